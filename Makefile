@@ -1,0 +1,44 @@
+# The commands of this repository; `make` alone lists them.
+
+SHELL := /bin/sh
+GO ?= go
+FUZZTIME ?= 5m
+export CI FUZZTIME
+
+.DEFAULT_GOAL := help
+.PHONY: help build cross test tools lint fmt fuzz vuln clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build bin/exeat for this machine
+	$(GO) build -trimpath -o bin/ ./cmd/...
+
+cross: ## build exeat for macOS, and everything for Linux, on both architectures
+	for arch in amd64 arm64; do \
+		CGO_ENABLED=0 GOOS=darwin GOARCH=$$arch $(GO) build -trimpath -o bin/darwin-$$arch/ ./cmd/exeat && \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath -o bin/linux-$$arch/ ./cmd/... || exit 1; \
+	done
+
+test: FUZZTIME = 10s
+test: tools lint ## vet, lint, every test under the race detector, each fuzz target for 10 s
+	scripts/test
+	scripts/fuzz
+
+tools: ## install the Debian packages that the tests drive (root only)
+	scripts/install-test-tools
+
+lint: ## go vet, staticcheck, gofumpt
+	scripts/lint
+
+fmt: ## format with gofumpt
+	$(GO) tool -modfile=tools/go.mod gofumpt -w .
+
+fuzz: ## run every fuzz target, FUZZTIME (5m) each
+	scripts/fuzz
+
+vuln: ## look the dependencies up in the Go vulnerability database (needs the internet)
+	$(GO) tool -modfile=tools/go.mod govulncheck ./...
+
+clean: ## remove what was built
+	rm -rf bin dist
