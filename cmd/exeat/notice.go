@@ -1,0 +1,67 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/exeat/exeat/policy"
+)
+
+// noticeReport is what `notice -o json` prints.
+type noticeReport struct {
+	Notice string `json:"notice"` // empty where nothing is restricted
+}
+
+func newNoticeCommand(s *streams) *cobra.Command {
+	var file, template string
+	cmd := &cobra.Command{
+		Use:   "notice -f FILE",
+		Short: "Print the text that tells an agent what it may reach",
+		Long: `Prints the restriction notice of a policy: what an agent should be told, so that
+it does not take a restriction for a passing fault and retry for ever. A policy
+that restricts nothing prints nothing.
+
+--template replaces the wording by a Go text/template over the policy, whose
+members are .Mode, .Allowed and .Denied (lists of targets).`,
+		Example: `  exeat notice -f policy.json
+  exeat notice -f policy.json --template notice.tmpl`,
+		Args: arguments(0, 0),
+		RunE: func(*cobra.Command, []string) error {
+			if file == "" {
+				return usagef("say which policy: -f FILE")
+			}
+			doc, err := s.readPolicy(file)
+			if err != nil {
+				return err
+			}
+			return s.writeNotice(doc, template)
+		},
+	}
+	cmd.Flags().StringVarP(&file, "file", "f", "", "the policy: a `FILE`, or - for standard input")
+	cmd.Flags().StringVar(&template, "template", "", "replace the wording by the template in `FILE`")
+	return cmd
+}
+
+// writeNotice prints the notice of a policy in the wording of a template file,
+// or in the default one where templateFile is empty.
+func (s *streams) writeNotice(doc policy.Document, templateFile string) error {
+	var text string
+	if templateFile != "" {
+		data, err := s.readInput(templateFile)
+		if err != nil {
+			return err
+		}
+		if text = string(data); text == "" {
+			return fmt.Errorf("template %s is empty", templateFile)
+		}
+	}
+	notice, err := policy.Notice(doc, text)
+	if err != nil {
+		return fmt.Errorf("notice: %w", err)
+	}
+	if s.format == formatJSON {
+		return s.json(noticeReport{notice})
+	}
+	return s.printf("%s", notice)
+}
