@@ -143,6 +143,8 @@ func protoName(p uint8) string {
 		return "tcp"
 	case unix.IPPROTO_UDP:
 		return "udp"
+	case unix.IPPROTO_GRE:
+		return "gre"
 	case unix.IPPROTO_ICMPV6:
 		return "ipv6-icmp"
 	}

@@ -139,10 +139,7 @@ type Element struct {
 // String prints the ruleset as `nft list ruleset` does, elements and all.
 func (r Ruleset) String() string {
 	var b strings.Builder
-	for i, t := range r.Tables {
-		if i > 0 {
-			b.WriteByte('\n')
-		}
+	for _, t := range r.Tables {
 		t.print(&b)
 	}
 	return b.String()

@@ -202,28 +202,34 @@ func From(p netip.Prefix) Statement { return addrMatch(true, true, p) }
 // NotFrom is `ip saddr != PREFIX`, true of no packet of the other family.
 func NotFrom(p netip.Prefix) Statement { return addrMatch(true, false, p) }
 
-// InSet looks an address with the named parts up in a named set: words are
-// "addr" (required, first), then "port" or "proto". Source takes the packet's
-// source address and port, for what comes in.
-func InSet(set Set, source bool) Statement {
+// InSet looks the packet's destination up in a named set, whose first field is
+// an address and whose others are ports and protocols; of a set with a port,
+// proto says of which protocol (0: whichever the rule has matched before).
+func InSet(set Set, proto uint8) Statement { return inSet(set, proto, "daddr", "dport", 2) }
+
+// FromSet is InSet for the packet's source address and port.
+func FromSet(set Set, proto uint8) Statement { return inSet(set, proto, "saddr", "sport", 0) }
+
+func inSet(set Set, proto uint8, side, port string, offset uint32) Statement {
 	v4 := set.Fields[0] == FieldIPv4
 	register := uint32(1)
 	if len(set.Fields) > 1 {
 		register = concatBase
 	}
-	side, port, offset := "daddr", "dport", uint32(2)
-	if source {
-		side, port, offset = "saddr", "sport", 0
+	word := "th"
+	var exprs []expr.Any
+	if proto != 0 {
+		word, exprs = protoName(proto), L4(proto).exprs
 	}
 	words := []string{ipWord(v4) + " " + side}
-	exprs := addrPayload(v4, source, register)
+	exprs = append(exprs, addrPayload(v4, side == "saddr", register)...)
 	next := register + 4
 	if v4 {
 		next = register + 1
 	}
 	for _, f := range set.Fields[1:] {
 		if f == FieldPort {
-			words = append(words, "th "+port)
+			words = append(words, word+" "+port)
 			exprs = append(exprs, &expr.Payload{DestRegister: next, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2})
 		} else {
 			words = append(words, "meta l4proto")
