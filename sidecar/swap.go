@@ -1,0 +1,255 @@
+//go:build linux
+
+package sidecar
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/exeat/exeat/attribution"
+	"github.com/exeat/exeat/audit"
+	"github.com/exeat/exeat/control/api"
+	"github.com/exeat/exeat/policy"
+)
+
+// change is one swap as the transaction wants it.
+type change struct {
+	document policy.Document
+	phase    string
+	// ifGeneration, where not nil, must be in force.
+	ifGeneration *uint64
+	// lease, where not nil, takes over at until.
+	lease *api.Then
+	until time.Time
+	// ended, where not nil, is the lease whose end this change is; it is dropped
+	// when another has taken its place meanwhile.
+	ended *leaseTimer
+}
+
+// Swap is PUT /v1/policy.
+func (e *Engine) Swap(ctx context.Context, req api.SwapRequest) (api.SwapResult, error) {
+	if req.Policy == nil {
+		return api.SwapResult{}, api.Invalid([]policy.Problem{{Path: "policy", Message: "is missing: say which policy to swap to"}})
+	}
+	lease, until, err := e.leaseOf(req.For, req.Then)
+	if err != nil {
+		return api.SwapResult{}, err
+	}
+	return e.swap(ctx, change{
+		document: *req.Policy, phase: req.Phase, ifGeneration: req.IfGeneration, lease: lease, until: until,
+	})
+}
+
+// swap is the transaction: validate, prepare, commit, judge open flows again,
+// answer. Until the kernel has committed any failure leaves the old policy; from
+// there on nothing can fail that would leave something in between.
+func (e *Engine) swap(ctx context.Context, ch change) (api.SwapResult, error) {
+	began := time.Now()
+	e.swapping.Lock()
+	defer e.swapping.Unlock()
+
+	e.mu.RLock()
+	state, timer := e.state, e.lease
+	e.mu.RUnlock()
+	if ch.ended != nil && ch.ended != timer {
+		return api.SwapResult{}, errLeaseReplaced
+	}
+	if ch.ifGeneration != nil && *ch.ifGeneration != state.Generation {
+		return api.SwapResult{}, api.Stale(*ch.ifGeneration, state.Generation)
+	}
+	warnings, err := e.config.Capabilities.Check(ch.document)
+	if err != nil {
+		return api.SwapResult{}, missingCapability(err, state.Generation)
+	}
+	next := State{
+		Document: ch.document, Generation: state.Generation + 1, Phase: ch.phase,
+		Since: time.Now(), Phases: state.Phases,
+	}
+	if ch.lease != nil {
+		next.Lease = &api.Lease{Expires: ch.until, Then: *ch.lease}
+	}
+	compiled := policy.Compile(ch.document, policy.Options{Floor: e.config.Floor, Generation: next.Generation})
+	if err := ctx.Err(); err != nil {
+		return api.SwapResult{}, fmt.Errorf("swap given up before anything changed: %w", err)
+	}
+	revoked, err := e.commit(context.WithoutCancel(ctx), compiled, next)
+	if err != nil {
+		return api.SwapResult{}, err
+	}
+	result := api.SwapResult{
+		Generation: next.Generation, Revoked: revoked, Phase: next.Phase, Lease: next.Lease,
+		Warnings: warnings, TookUS: time.Since(began).Microseconds(),
+	}
+	e.config.Log.Record(audit.Event{
+		Kind: audit.KindSwap, Generation: next.Generation, Phase: next.Phase, Revoked: revoked,
+		Duration: time.Since(began), Message: "policy " + string(ch.document.Mode),
+	})
+	return result, nil
+}
+
+// commit changes kernel, store and pointer, and cuts what is now forbidden.
+func (e *Engine) commit(ctx context.Context, compiled *policy.Compiled, next State) (revoked int, err error) {
+	persist := func() error { return nil }
+	if e.config.Store != nil {
+		if persist, err = e.config.Store.Prepare(next); err != nil {
+			return 0, fmt.Errorf("write the state aside: %w", err)
+		}
+	}
+	e.attributing.Lock()
+	revoked, err = e.config.Kernel.Swap(ctx, compiled, e.attributed(compiled))
+	if err != nil {
+		e.attributing.Unlock()
+		return 0, api.KernelRefused(err, next.Generation-1)
+	}
+	e.inForce.p.Store(compiled)
+	e.attributing.Unlock()
+
+	e.mu.Lock()
+	e.state = next
+	e.startLeaseLocked()
+	e.mu.Unlock()
+	e.breach.Store(nil)
+
+	e.config.Resolver.Flush()
+	revoked += e.config.Flows.Rejudge(compiled)
+	if err := persist(); err != nil {
+		// The new policy is enforced and stands; what is lost is that a restart would
+		// remember it, so the restart must not trust the older file either.
+		e.fault("the state could not be kept, a restart will deny everything: " + err.Error())
+	}
+	return revoked, nil
+}
+
+// attributed gives the attributions that c opens anything for.
+func (e *Engine) attributed(c *policy.Compiled) []attribution.Entry {
+	var entries []attribution.Entry
+	opens := map[string]bool{}
+	for entry := range e.config.Names.All() {
+		open, known := opens[entry.Name]
+		if !known {
+			open = len(c.Openings(entry.Name)) > 0
+			opens[entry.Name] = open
+		}
+		if open {
+			entries = append(entries, entry)
+		}
+	}
+	return entries
+}
+
+// fault records that something of the enforcement point does not hold as it
+// should; Status shows it until the next swap succeeds.
+func (e *Engine) fault(why string) {
+	e.breach.Store(&why)
+	e.config.Log.Record(audit.Event{Kind: audit.KindBreach, Message: why, Generation: e.generation()})
+}
+
+// Lockdown denies everything, whether or not the kernel takes the rules for it:
+// the proxy and the resolver deny from here on in any case. why is recorded.
+func (e *Engine) Lockdown(ctx context.Context, why string) {
+	_, err := e.swap(ctx, change{document: policy.Document{Mode: policy.ModeNoNetwork}})
+	if err == nil {
+		e.fault(why)
+		return
+	}
+	e.swapping.Lock()
+	defer e.swapping.Unlock()
+	e.mu.Lock()
+	e.state.Document, e.state.Phase, e.state.Lease = policy.Document{Mode: policy.ModeNoNetwork}, "", nil
+	e.state.Generation++
+	e.state.Since = time.Now()
+	compiled := policy.Compile(e.state.Document, policy.Options{Floor: e.config.Floor, Generation: e.state.Generation})
+	e.startLeaseLocked()
+	e.mu.Unlock()
+	e.attributing.Lock()
+	e.inForce.p.Store(compiled)
+	e.attributing.Unlock()
+	e.config.Resolver.Flush()
+	e.config.Flows.Rejudge(compiled)
+	e.fault(fmt.Sprintf("%s; the kernel did not take the rules of no-network: %v", why, err))
+}
+
+// Phases is the answer of GET /v1/phases.
+func (e *Engine) Phases() api.Phases {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	phases := api.Phases{Current: e.state.Phase, Phases: []api.Phase{}}
+	for _, p := range e.state.Phases {
+		phases.Phases = append(phases.Phases, api.Phase{Name: p.Name, Policy: p.Policy, Source: p.Source})
+	}
+	return phases
+}
+
+// SetPhases replaces the named policies; the policy in force stays.
+func (e *Engine) SetPhases(_ context.Context, phases []api.Phase) error {
+	e.swapping.Lock()
+	defer e.swapping.Unlock()
+	named := make([]policy.Phase, 0, len(phases))
+	for _, p := range phases {
+		named = append(named, policy.Phase{Name: p.Name, Policy: p.Policy, Source: p.Source})
+	}
+	e.mu.RLock()
+	next := e.state
+	e.mu.RUnlock()
+	if err := thenExists(next.Lease, named); err != nil {
+		return err
+	}
+	next.Phases = named
+	if e.config.Store != nil && next.Since != (time.Time{}) {
+		persist, err := e.config.Store.Prepare(next)
+		if err == nil {
+			err = persist()
+		}
+		if err != nil {
+			return fmt.Errorf("keep the phases: %w", err)
+		}
+	}
+	e.mu.Lock()
+	e.state.Phases = named
+	e.mu.Unlock()
+	return nil
+}
+
+// thenExists refuses to take away the phase that a lease in force ends in.
+func thenExists(lease *api.Lease, phases []policy.Phase) error {
+	if lease == nil || lease.Then.Phase == "" {
+		return nil
+	}
+	if slices.ContainsFunc(phases, func(p policy.Phase) bool { return p.Name == lease.Then.Phase }) {
+		return nil
+	}
+	return api.Invalid([]policy.Problem{{
+		Path:    "phases",
+		Message: fmt.Sprintf("phase %q is what the lease in force ends in: keep it, or swap first", lease.Then.Phase),
+	}})
+}
+
+// EnterPhase is POST /v1/phases/{name}.
+func (e *Engine) EnterPhase(ctx context.Context, name string, req api.EnterRequest) (api.SwapResult, error) {
+	document, err := e.phase(name)
+	if err != nil {
+		return api.SwapResult{}, err
+	}
+	lease, until, err := e.leaseOf(req.For, req.Then)
+	if err != nil {
+		return api.SwapResult{}, err
+	}
+	return e.swap(ctx, change{
+		document: document, phase: name, ifGeneration: req.IfGeneration, lease: lease, until: until,
+	})
+}
+
+func (e *Engine) phase(name string) (policy.Document, error) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	known := make([]string, 0, len(e.state.Phases))
+	for _, p := range e.state.Phases {
+		if p.Name == name {
+			return p.Policy, nil
+		}
+		known = append(known, p.Name)
+	}
+	return policy.Document{}, api.NoSuchPhase(name, known)
+}
