@@ -119,7 +119,9 @@ type Engine struct {
 
 // Policy is the policy in force, for the parts that decide by it. It is swapped
 // whole: a reader loads it once a request.
-type Policy struct{ p atomic.Pointer[policy.Compiled] }
+type Policy struct {
+	p atomic.Pointer[policy.Compiled]
+}
 
 // Load gives the policy in force; nil before the first, which denies all.
 func (p *Policy) Load() *policy.Compiled { return p.p.Load() }
@@ -169,11 +171,16 @@ func New(c Config, inForce *Policy) (*Engine, error) {
 // Begin puts the first policy in force. On an error nothing is: everything is
 // still denied.
 func (e *Engine) Begin(ctx context.Context) error {
-	change := change{document: e.config.Policy, phase: e.config.Phase}
+	first := change{document: e.config.Policy, phase: e.config.Phase}
 	if l := e.config.Lease; l != nil {
-		change.lease, change.until = &l.Then, l.Expires
+		first.lease, first.until = &l.Then, l.Expires
+		if !time.Now().Before(l.Expires) {
+			// It ended while nobody was there to end it: its policy must not be in
+			// force for another moment.
+			first = e.following(*l)
+		}
 	}
-	if _, err := e.swap(ctx, change); err != nil {
+	if _, err := e.swap(ctx, first); err != nil {
 		return fmt.Errorf("put the first policy in force: %w", err)
 	}
 	return nil

@@ -77,7 +77,7 @@ func (e *Engine) startLeaseLocked() {
 	e.lease = timer
 }
 
-// endLease swaps to what follows the lease. What cannot be entered is denied.
+// endLease swaps to what follows the lease; where that is refused, all is denied.
 func (e *Engine) endLease(timer *leaseTimer) {
 	e.mu.RLock()
 	lease, current := e.state.Lease, e.lease
@@ -85,23 +85,31 @@ func (e *Engine) endLease(timer *leaseTimer) {
 	if current != timer || lease == nil || e.closed.Err() != nil {
 		return
 	}
-	next := change{document: policy.Document{Mode: policy.ModeNoNetwork}, ended: timer}
+	next := e.following(*lease)
+	next.ended = timer
+	e.config.Log.Record(audit.Event{Kind: audit.KindLease, Message: "lease ended", Generation: e.generation()})
+	_, err := e.swap(e.closed, next)
+	if err != nil && !errors.Is(err, errLeaseReplaced) && e.closed.Err() == nil {
+		e.Lockdown(e.closed, "the lease ended and what follows it was refused: "+err.Error())
+	}
+}
+
+// following is the swap to what a lease ends in; no-network where it names none,
+// or a phase that is gone.
+func (e *Engine) following(lease api.Lease) change {
+	next := change{document: policy.Document{Mode: policy.ModeNoNetwork}}
 	switch {
 	case lease.Then.Policy != nil:
 		next.document = *lease.Then.Policy
 	case lease.Then.Phase != "":
 		document, err := e.phase(lease.Then.Phase)
 		if err != nil {
-			e.Lockdown(e.closed, "the lease ended and its phase is gone: "+err.Error())
-			return
+			e.fault("the lease ended and its phase is gone, so nothing is allowed: " + err.Error())
+			break
 		}
 		next.document, next.phase = document, lease.Then.Phase
 	}
-	e.config.Log.Record(audit.Event{Kind: audit.KindLease, Message: "lease ended", Generation: e.generation()})
-	_, err := e.swap(e.closed, next)
-	if err != nil && !errors.Is(err, errLeaseReplaced) && e.closed.Err() == nil {
-		e.Lockdown(e.closed, "the lease ended and what follows it was refused: "+err.Error())
-	}
+	return next
 }
 
 // RenewLease is POST /v1/lease.
