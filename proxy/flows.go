@@ -3,8 +3,9 @@
 package proxy
 
 import (
-	"net"
 	"net/netip"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,149 @@ import (
 // FlowLog is where the end of a flow is told.
 type FlowLog interface {
 	Record(e audit.Event) audit.Event
+}
+
+// flowShards spreads the registry's locks; flows are dealt out in turn.
+const flowShards = 16
+
+// Flows holds every open flow, and moves the bytes of those that are relayed. Its
+// methods are safe for concurrent use.
+type Flows struct {
+	log    FlowLog
+	prefix string
+	next   atomic.Uint64
+	shards [flowShards]flowShard
+
+	relays  sync.WaitGroup
+	mu      sync.Mutex // guards workers and closed
+	workers []*worker
+	closed  bool
+}
+
+type flowShard struct {
+	mu   sync.Mutex
+	open map[uint64]*Flow
+}
+
+// NewFlows makes an empty registry. Close ends it.
+func NewFlows(log FlowLog) *Flows {
+	fs := &Flows{log: log, prefix: "f" + strconv.FormatInt(time.Now().Unix(), 36) + "-"}
+	for i := range fs.shards {
+		fs.shards[i].open = map[uint64]*Flow{}
+	}
+	return fs
+}
+
+// Register adds a flow. Judge it once more afterwards (Confirm): one that was
+// admitted while the policy was swapped is not known to the swap. cut is called
+// at most once, from any goroutine, when the flow is revoked or cut before its
+// relay has begun, or has none: it must have aborted the flow's sockets (Abort)
+// when it returns, and must not call this flow's Confirm. nil where there is
+// nothing to abort yet.
+func (fs *Flows) Register(info FlowInfo, cut func()) *Flow {
+	f := &Flow{
+		flows: fs, seq: fs.next.Add(1), opened: time.Now(),
+		info: info, decision: info.Decision, cut: cut,
+	}
+	shard := fs.shard(f.seq)
+	shard.mu.Lock()
+	shard.open[f.seq] = f
+	shard.mu.Unlock()
+	if fs.isClosed() {
+		f.abort(ErrCut)
+	}
+	return f
+}
+
+func (fs *Flows) shard(seq uint64) *flowShard { return &fs.shards[seq%flowShards] }
+
+func (fs *Flows) isClosed() bool {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return fs.closed
+}
+
+// all copies the open flows, in no order.
+func (fs *Flows) all() []*Flow {
+	var all []*Flow
+	for i := range fs.shards {
+		shard := &fs.shards[i]
+		shard.mu.Lock()
+		all = slices.Grow(all, len(shard.open))
+		for _, f := range shard.open {
+			all = append(all, f)
+		}
+		shard.mu.Unlock()
+	}
+	return all
+}
+
+// List gives the open flows, oldest first.
+func (fs *Flows) List() []FlowSnapshot {
+	all := fs.all()
+	slices.SortFunc(all, func(a, b *Flow) int {
+		if a.seq < b.seq {
+			return -1
+		}
+		return 1
+	})
+	list := make([]FlowSnapshot, 0, len(all))
+	for _, f := range all {
+		if s, open := f.snapshot(); open {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// Len is how many flows are registered.
+func (fs *Flows) Len() int {
+	n := 0
+	for i := range fs.shards {
+		shard := &fs.shards[i]
+		shard.mu.Lock()
+		n += len(shard.open)
+		shard.mu.Unlock()
+	}
+	return n
+}
+
+// Cut aborts one flow; false when none of that id is open.
+func (fs *Flows) Cut(id string) bool {
+	if len(id) <= len(fs.prefix) || id[:len(fs.prefix)] != fs.prefix {
+		return false
+	}
+	seq, err := strconv.ParseUint(id[len(fs.prefix):], 10, 64)
+	if err != nil {
+		return false
+	}
+	shard := fs.shard(seq)
+	shard.mu.Lock()
+	f := shard.open[seq]
+	shard.mu.Unlock()
+	return f != nil && f.abort(ErrCut)
+}
+
+// Close aborts every open flow and waits for the relays to end. What registers
+// or starts afterwards is aborted at once.
+func (fs *Flows) Close() error {
+	fs.mu.Lock()
+	fs.closed = true
+	workers := fs.workers
+	fs.mu.Unlock()
+	for _, f := range fs.all() {
+		f.abort(ErrCut)
+	}
+	var failed error
+	for _, w := range workers {
+		if err := w.close(); err != nil {
+			failed = err
+		}
+	}
+	if failed == nil {
+		fs.relays.Wait()
+	}
+	return failed
 }
 
 // FlowInfo is what is known of a flow when it is admitted: who talks to whom,
@@ -58,82 +202,4 @@ type FlowSnapshot struct {
 	DecisionID string
 	// BytesOut left the sandbox, BytesIn came in.
 	BytesOut, BytesIn uint64
-}
-
-// Flows holds every open flow. Its methods are safe for concurrent use.
-type Flows struct {
-	log  FlowLog
-	mu   sync.Mutex
-	open map[uint64]*Flow
-	next uint64
-}
-
-// Flow is one open flow. Whoever registered it calls End, once it is over.
-type Flow struct {
-	flows    *Flows
-	id       uint64
-	out, in  atomic.Uint64
-	revoked  bool
-	decision policy.Decision
-}
-
-// NewFlows makes an empty registry. Close ends it.
-func NewFlows(log FlowLog) *Flows { return &Flows{log: log, open: map[uint64]*Flow{}} }
-
-// Register adds a flow. Judge it once more afterwards (Confirm): one that was
-// admitted while the policy was swapped is not known to the swap. cut is called
-// at most once, from any goroutine, when the flow is revoked or cut before its
-// relay has begun, or has none: it must have aborted the flow's sockets (Abort)
-// when it returns. nil where there is nothing to abort yet.
-func (fs *Flows) Register(info FlowInfo, cut func()) *Flow {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	fs.next++
-	f := &Flow{flows: fs, id: fs.next, decision: info.Decision}
-	fs.open[f.id] = f
-	return f
-}
-
-// List gives the open flows, oldest first.
-func (fs *Flows) List() []FlowSnapshot { return nil }
-
-// Len is how many flows are open.
-func (fs *Flows) Len() int { return len(fs.open) }
-
-// Cut aborts one flow; false when there is none of that id.
-func (fs *Flows) Cut(id string) bool { return false }
-
-// Rejudge decides every open flow again, on its recorded evidence, under c (nil
-// forbids all), and aborts those that c forbids. When it returns no byte of an
-// aborted flow is sent any more. It says how many it aborted.
-func (fs *Flows) Rejudge(c *policy.Compiled) (revoked int) { return 0 }
-
-// Close aborts every open flow and waits for the relays to end.
-func (fs *Flows) Close() {}
-
-// ID names the flow in the log and in the control API.
-func (f *Flow) ID() string { return "" }
-
-// Confirm judges a flow again under c, the policy in force after the flow was
-// registered. A flow that c forbids is revoked: its cut is called before Confirm
-// returns, and what End records says so.
-func (f *Flow) Confirm(c *policy.Compiled) policy.Decision { return f.decision }
-
-// AddBytes counts what was forwarded outside the relay (first bytes replayed, an
-// HTTP body).
-func (f *Flow) AddBytes(out, in uint64) { f.out.Add(out); f.in.Add(in) }
-
-// End takes the flow off the registry and records it, with err saying how it
-// ended (nil: both sides closed in order). Only the first call counts.
-func (f *Flow) End(err error) {
-	f.flows.mu.Lock()
-	defer f.flows.mu.Unlock()
-	delete(f.flows.open, f.id)
-}
-
-// Abort resets a connection at once: what it had still to send is thrown away,
-// what arrives is refused. When it returns nothing more is sent. The connection
-// must still be closed.
-func Abort(c *net.TCPConn) error {
-	return c.SetLinger(0)
 }

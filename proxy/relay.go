@@ -4,8 +4,11 @@ package proxy
 
 import (
 	"errors"
-	"io"
+	"fmt"
 	"net"
+	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // How a relay ends other than by both sides closing in order.
@@ -38,15 +41,143 @@ func Relay(f *Flow, client, upstream *net.TCPConn) error {
 // last call is Start leaves no goroutine behind: an idle tunnel then costs two
 // descriptors and about a kilobyte.
 func Start(f *Flow, client, upstream *net.TCPConn, done func(error)) {
-	go func() {
-		go func() {
-			n, _ := io.Copy(client, upstream)
-			f.AddBytes(0, uint64(n))
-			client.CloseWrite()
-		}()
-		n, err := io.Copy(upstream, client)
-		f.AddBytes(uint64(n), 0)
-		upstream.CloseWrite()
-		done(err)
-	}()
+	t := &tunnel{flow: f, done: done}
+	err := t.adopt(client, upstream)
+	if err == nil {
+		err = f.relayBy(t)
+	}
+	if err != nil {
+		t.refuse(err)
+	}
+}
+
+// The two ends of a tunnel, and the directions named after the end they read from.
+const (
+	clientEnd   = 0
+	upstreamEnd = 1
+)
+
+// tunnel is one relay: two sockets, and what is on its way between them. Its
+// worker alone touches it, except where mu is named.
+type tunnel struct {
+	flow   *Flow
+	worker *worker
+	done   func(error)
+	ends   [2]end
+	ways   [2]way
+	// again says that the worker has more to do for this tunnel at once.
+	again bool
+	slot  uint32
+
+	// mu guards the descriptors' being open, so that a number is never reset
+	// after it was closed and given to somebody else.
+	mu      sync.Mutex
+	closed  bool
+	aborted error
+}
+
+// end is one socket of a tunnel. readable and writable are what the last events
+// and calls said: events are edge-triggered, so they hold until a call says EAGAIN.
+type end struct {
+	fd       int
+	readable bool
+	writable bool
+	// watched says that the end of a full send queue is waited for.
+	watched bool
+	// urgent: out-of-band data is about; reads stop short at its mark, so a short
+	// read does not mean that nothing is left.
+	urgent bool
+	// hung: the peer has sent its last byte; read on until the end is found.
+	hung bool
+	// failed: the connection was reset, or timed out.
+	failed bool
+	// conn is set when the descriptor is still the connection's own, because none
+	// was left for taking it over.
+	conn *net.TCPConn
+}
+
+// way is what is under way from one end to the other. A pipe, or a buffer, is
+// held only while the receiver has no room.
+type way struct {
+	pipe *pipe
+	rest []byte
+	// bulk: so much came at once that splicing pays.
+	bulk  bool
+	ended bool // no more bytes come from this side
+	done  bool // and the receiver was told
+}
+
+// adopt takes both sockets over from the runtime's poller.
+func (t *tunnel) adopt(client, upstream *net.TCPConn) error {
+	return errors.Join(t.ends[clientEnd].adopt(client), t.ends[upstreamEnd].adopt(upstream))
+}
+
+// adopt duplicates the descriptor and closes the connection, which also takes
+// the socket off the runtime's poller and frees what that keeps for it. With no
+// descriptor to spare, the connection's own is used.
+func (e *end) adopt(c *net.TCPConn) error {
+	e.fd, e.writable = -1, true
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("take over the connection: %w", err)
+	}
+	err = raw.Control(func(fd uintptr) {
+		own, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			e.fd, e.conn = int(fd), c
+			return
+		}
+		e.fd = own
+	})
+	if err != nil {
+		return fmt.Errorf("take over the connection: %w", err)
+	}
+	if e.conn == nil {
+		return c.Close()
+	}
+	return nil
+}
+
+// release closes the socket. t.mu is held.
+func (e *end) release() error {
+	if e.conn != nil {
+		return e.conn.Close()
+	}
+	if e.fd >= 0 {
+		closeDescriptor(e.fd)
+	}
+	return nil
+}
+
+// abort resets both sockets, from any goroutine: when it returns nothing more is
+// sent on either. The worker finds out by the event this makes, and ends the
+// tunnel with err.
+func (t *tunnel) abort(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || t.aborted != nil {
+		return
+	}
+	t.aborted = err
+	t.reset()
+}
+
+// reset throws away what is queued on both sockets and resets them. t.mu is held.
+// A socket that is closed already has nothing to reset, which is all that can fail.
+func (t *tunnel) reset() {
+	for i := range t.ends {
+		if t.ends[i].fd >= 0 {
+			disconnect(t.ends[i].fd)
+		}
+	}
+}
+
+// refuse ends a tunnel that no worker has.
+func (t *tunnel) refuse(err error) {
+	t.mu.Lock()
+	t.reset()
+	t.closed = true
+	err = errors.Join(err, t.ends[clientEnd].release(), t.ends[upstreamEnd].release())
+	t.mu.Unlock()
+	t.done(err)
 }

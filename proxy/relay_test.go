@@ -1,0 +1,493 @@
+//go:build linux
+
+package proxy
+
+import (
+	"crypto/sha256"
+	"errors"
+	"hash"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/exeat/exeat/audit"
+	"github.com/exeat/exeat/policy"
+)
+
+// flowEvents is a FlowLog that keeps what it is told.
+type flowEvents struct {
+	mu     sync.Mutex
+	events []audit.Event
+}
+
+func (l *flowEvents) Record(e audit.Event) audit.Event {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.events = append(l.events, e)
+	return e
+}
+
+func (l *flowEvents) all() []audit.Event {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]audit.Event(nil), l.events...)
+}
+
+func newTestFlows(t testing.TB) (*Flows, *flowEvents) {
+	t.Helper()
+	events := &flowEvents{}
+	flows := NewFlows(events)
+	t.Cleanup(func() {
+		if err := flows.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return flows, events
+}
+
+// tcpPair connects two sockets over loopback.
+func tcpPair(t testing.TB) (dialled, accepted *net.TCPConn) {
+	t.Helper()
+	dialled, accepted, err := newTCPPair(loopbackListener(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dialled, accepted
+}
+
+func loopbackListener(t testing.TB) *net.TCPListener {
+	t.Helper()
+	ln, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.SetDeadline(time.Now().Add(2 * time.Minute))
+	t.Cleanup(func() { ln.Close() })
+	return ln
+}
+
+func newTCPPair(ln *net.TCPListener) (dialled, accepted *net.TCPConn, err error) {
+	dialled, err = net.DialTCP("tcp", nil, ln.Addr().(*net.TCPAddr))
+	if err != nil {
+		return nil, nil, err
+	}
+	accepted, err = ln.AcceptTCP()
+	if err != nil {
+		return nil, nil, errors.Join(err, dialled.Close())
+	}
+	return dialled, accepted, nil
+}
+
+// relayed is a connection from client to server with a relay in between.
+type relayed struct {
+	client, server *net.TCPConn
+	flow           *Flow
+	ended          chan error
+}
+
+func startRelayed(t testing.TB, flows *Flows) *relayed {
+	t.Helper()
+	r, err := newRelayed(flows, loopbackListener(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		r.client.Close()
+		r.server.Close()
+	})
+	return r
+}
+
+func newRelayed(flows *Flows, ln *net.TCPListener) (*relayed, error) {
+	client, a, err := newTCPPair(ln)
+	if err != nil {
+		return nil, err
+	}
+	b, server, err := newTCPPair(ln)
+	if err != nil {
+		return nil, err
+	}
+	r := &relayed{client: client, server: server, ended: make(chan error, 1)}
+	r.flow = flows.Register(testFlow(), nil)
+	Start(r.flow, a, b, func(err error) {
+		r.flow.End(err)
+		r.ended <- err
+	})
+	return r, nil
+}
+
+func testFlow() FlowInfo {
+	addr := netip.MustParseAddr("203.0.113.10")
+	return FlowInfo{
+		Client: netip.MustParseAddrPort("198.51.100.2:4321"), Name: "origin.test", Addr: addr, Port: 443,
+		Channel:    audit.ChannelTLS,
+		Request:    policy.Request{Kind: policy.KindConnection, Name: "origin.test", Addr: addr, Port: 443},
+		Decision:   policy.Decision{Verdict: policy.Allow, Reason: policy.ReasonRule, Rule: "origin.test", Generation: 1},
+		DecisionID: "d-1",
+	}
+}
+
+func (r *relayed) wait(t testing.TB) error {
+	t.Helper()
+	select {
+	case err := <-r.ended:
+		return err
+	case <-time.After(20 * time.Second):
+		t.Fatal("the relay has not ended after 20 s")
+		return nil
+	}
+}
+
+// pour writes n bytes of a seeded stream in writes of many sizes and says what
+// their checksum is.
+func pour(w io.Writer, seed uint64, n int) ([]byte, error) {
+	source := rand.New(rand.NewPCG(seed, 1))
+	sum := sha256.New()
+	buffer := make([]byte, 3<<20)
+	for i := 0; i < len(buffer); i += 8 {
+		v := source.Uint64()
+		for j := range 8 {
+			buffer[i+j] = byte(v >> (8 * j))
+		}
+	}
+	for n > 0 {
+		size := 1 + source.IntN(100)
+		switch source.IntN(4) {
+		case 0:
+			size = 1 + source.IntN(64<<10)
+		case 1:
+			size = 1 + source.IntN(len(buffer)/2)
+		}
+		size = min(size, n)
+		offset := source.IntN(len(buffer) - size + 1)
+		sum.Write(buffer[offset : offset+size])
+		if _, err := w.Write(buffer[offset : offset+size]); err != nil {
+			return nil, err
+		}
+		n -= size
+	}
+	return sum.Sum(nil), nil
+}
+
+// drain reads to the end, in reads of many sizes.
+func drain(r io.Reader, seed uint64) ([]byte, int, error) {
+	source := rand.New(rand.NewPCG(seed, 2))
+	var sum hash.Hash = sha256.New()
+	buffer := make([]byte, 256<<10)
+	total := 0
+	for {
+		n, err := r.Read(buffer[:1+source.IntN(len(buffer))])
+		sum.Write(buffer[:n])
+		total += n
+		if err == io.EOF {
+			return sum.Sum(nil), total, nil
+		}
+		if err != nil {
+			return nil, total, err
+		}
+	}
+}
+
+// exchange sends sizes both ways at once, each ended by a half-close, and checks
+// every byte.
+func exchange(client, server *net.TCPConn, seed uint64, up, down int) error {
+	type result struct {
+		sum []byte
+		err error
+	}
+	send := func(c *net.TCPConn, seed uint64, n int) chan result {
+		sent := make(chan result, 1)
+		go func() {
+			sum, err := pour(c, seed, n)
+			sent <- result{sum, errors.Join(err, c.CloseWrite())}
+		}()
+		return sent
+	}
+	receive := func(c *net.TCPConn, seed uint64) chan result {
+		got := make(chan result, 1)
+		go func() {
+			sum, _, err := drain(c, seed)
+			got <- result{sum, err}
+		}()
+		return got
+	}
+	upSent, downSent := send(client, seed, up), send(server, seed+1, down)
+	upGot, downGot := receive(server, seed+2), receive(client, seed+3)
+	for _, pair := range [][2]chan result{{upSent, upGot}, {downSent, downGot}} {
+		sent, got := <-pair[0], <-pair[1]
+		if sent.err != nil || got.err != nil {
+			return errors.Join(sent.err, got.err)
+		}
+		if string(sent.sum) != string(got.sum) {
+			return errors.New("the bytes that arrived are not those that were sent")
+		}
+	}
+	return nil
+}
+
+func TestRelayPassesEveryByteBothWaysAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		up, down int
+	}{
+		{"nothing at all", 0, 0},
+		{"one byte up", 1, 0},
+		{"one byte down", 0, 1},
+		{"exactly a buffer", readBuffer, readBuffer},
+		{"a byte over a buffer", readBuffer + 1, readBuffer - 1},
+		{"much up, little down", 64 << 20, 300},
+		{"little up, much down", 517, 64 << 20},
+		{"much both ways", 48 << 20, 48 << 20},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			flows, events := newTestFlows(t)
+			r := startRelayed(t, flows)
+			if err := exchange(r.client, r.server, 7, c.up, c.down); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.wait(t); err != nil {
+				t.Errorf("the relay ended with %v, want both sides closed in order", err)
+			}
+			got := events.all()
+			if len(got) != 1 || got[0].BytesOut != uint64(c.up) || got[0].BytesIn != uint64(c.down) {
+				t.Errorf("events %+v, want one with %d bytes out and %d in", got, c.up, c.down)
+			}
+		})
+	}
+}
+
+func TestRelayOfManyFlowsMixesNothingUp(t *testing.T) {
+	flows, events := newTestFlows(t)
+	ln := loopbackListener(t)
+	const many = 1000
+	rounds := make(chan struct{}, 200) // flows that move bytes at one time; all are open
+	var done sync.WaitGroup
+	for i := range many {
+		r, err := newRelayed(flows, ln)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done.Go(func() {
+			rounds <- struct{}{}
+			defer func() { <-rounds }()
+			defer r.client.Close()
+			defer r.server.Close()
+			size := 1 + i*97%(80<<10)
+			if err := exchange(r.client, r.server, uint64(i)*10, size, 90<<10-size); err != nil {
+				t.Errorf("flow %d: %v", i, err)
+			}
+			if err := <-r.ended; err != nil {
+				t.Errorf("flow %d ended with %v", i, err)
+			}
+		})
+	}
+	done.Wait()
+	if n := len(events.all()); n != many {
+		t.Errorf("%d flows are recorded, want %d", n, many)
+	}
+	if n := flows.Len(); n != 0 {
+		t.Errorf("%d flows are still registered", n)
+	}
+}
+
+func TestRelayHalfClose(t *testing.T) {
+	t.Run("a client that has sent all still gets the whole answer", func(t *testing.T) {
+		flows, _ := newTestFlows(t)
+		r := startRelayed(t, flows)
+		if _, err := r.client.Write([]byte("question")); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.client.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(r.server); err != nil || string(got) != "question" {
+			t.Fatalf("the server read %q, %v", got, err)
+		}
+		for range 3 {
+			if _, err := r.server.Write([]byte("answer ")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.server.Close()
+		if got, err := io.ReadAll(r.client); err != nil || string(got) != "answer answer answer " {
+			t.Fatalf("the client read %q, %v", got, err)
+		}
+		if err := r.wait(t); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("a server that has sent all still reads", func(t *testing.T) {
+		flows, _ := newTestFlows(t)
+		r := startRelayed(t, flows)
+		if err := r.server.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(r.client); err != nil || len(got) != 0 {
+			t.Fatalf("the client read %q, %v", got, err)
+		}
+		if _, err := r.client.Write([]byte("late")); err != nil {
+			t.Fatal(err)
+		}
+		r.client.Close()
+		if got, err := io.ReadAll(r.server); err != nil || string(got) != "late" {
+			t.Fatalf("the server read %q, %v", got, err)
+		}
+	})
+}
+
+func TestRelayPassesResetsOn(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		prepare func(t *testing.T, r *relayed)
+		by      func(r *relayed) (resetter, other *net.TCPConn)
+		want    error
+	}{
+		{"the client resets an idle flow", nil, clientResets, ErrClientReset},
+		{"the server resets an idle flow", nil, serverResets, ErrUpstreamReset},
+		{"the client resets after its half-close", func(t *testing.T, r *relayed) {
+			r.client.CloseWrite()
+			io.ReadAll(r.server)
+		}, clientResets, ErrClientReset},
+		{"the server resets after its half-close", func(t *testing.T, r *relayed) {
+			r.server.CloseWrite()
+			io.ReadAll(r.client)
+		}, serverResets, ErrUpstreamReset},
+		{"the server resets while the client's bytes have no room", func(t *testing.T, r *relayed) {
+			fillUp(t, r.client)
+		}, serverResets, ErrUpstreamReset},
+		{"the client resets while its bytes have no room", func(t *testing.T, r *relayed) {
+			fillUp(t, r.client)
+		}, clientResets, ErrClientReset},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			flows, events := newTestFlows(t)
+			r := startRelayed(t, flows)
+			if c.prepare != nil {
+				c.prepare(t, r)
+			}
+			resetter, other := c.by(r)
+			resetter.SetLinger(0)
+			resetter.Close()
+			if err := r.wait(t); !errors.Is(err, c.want) {
+				t.Errorf("the relay ended with %v, want %v", err, c.want)
+			}
+			if err := finalError(other); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+				t.Errorf("the other side got %v, want a reset", err)
+			}
+			if got := events.all(); len(got) != 1 || got[0].Verdict != policy.Allow {
+				t.Errorf("events %+v, want one, of an allowed flow", got)
+			}
+		})
+	}
+}
+
+func clientResets(r *relayed) (*net.TCPConn, *net.TCPConn) { return r.client, r.server }
+func serverResets(r *relayed) (*net.TCPConn, *net.TCPConn) { return r.server, r.client }
+
+// fillUp writes until nothing more is taken.
+func fillUp(t *testing.T, c *net.TCPConn) {
+	t.Helper()
+	chunk := make([]byte, 1<<20)
+	for {
+		c.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))
+		if _, err := c.Write(chunk); err != nil {
+			c.SetWriteDeadline(time.Time{})
+			return
+		}
+	}
+}
+
+// finalError reads to the end and says how it came: nil is an orderly close.
+func finalError(c *net.TCPConn) error {
+	c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_, err := io.Copy(io.Discard, c)
+	if err == nil {
+		// An error that a write of ours has taken reads as an orderly end.
+		return pendingError(c)
+	}
+	return err
+}
+
+func pendingError(c *net.TCPConn) (err error) {
+	raw, e := c.SyscallConn()
+	if e != nil {
+		return e
+	}
+	e = raw.Control(func(fd uintptr) {
+		info, e := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		if e == nil && info.State == 7 { // TCP_CLOSE without a FIN of ours
+			err = syscall.ECONNRESET
+		}
+	})
+	return errors.Join(err, e)
+}
+
+func TestRelayDeliversWhatWasSentBeforeAReset(t *testing.T) {
+	flows, _ := newTestFlows(t)
+	r := startRelayed(t, flows)
+	want := make([]byte, 10<<10)
+	if _, err := r.server.Write(want); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(r.client, got[:1]); err != nil {
+		t.Fatal(err)
+	}
+	r.server.SetLinger(0)
+	r.server.Close()
+	r.wait(t)
+	if _, err := io.ReadFull(r.client, got[1:]); err != nil {
+		t.Errorf("what had arrived before the reset is gone: %v", err)
+	}
+}
+
+func TestRelayOutOfBandDataStallsNothing(t *testing.T) {
+	flows, _ := newTestFlows(t)
+	r := startRelayed(t, flows)
+	var want int
+	for i := range 60 {
+		size := []int{1, 700, 40 << 10, 300 << 10}[i%4]
+		if _, err := r.client.Write(make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+		want += size
+		raw, err := r.client.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent := errors.New("not tried")
+		err = raw.Write(func(fd uintptr) bool {
+			sent = unix.Send(int(fd), []byte{'!'}, unix.MSG_OOB)
+			return !errors.Is(sent, syscall.EAGAIN)
+		})
+		if err != nil || sent != nil {
+			t.Fatal(err, sent)
+		}
+		got, err := readSome(r.server, &want)
+		if err != nil {
+			t.Fatalf("round %d: %v after %d bytes", i, err, got)
+		}
+	}
+	r.client.CloseWrite()
+	r.server.SetReadDeadline(time.Now().Add(10 * time.Second))
+	rest, err := io.ReadAll(r.server)
+	if err != nil || len(rest) != want {
+		t.Errorf("%d bytes more and %v, want %d", len(rest), err, want)
+	}
+}
+
+// readSome reads what is owed but for a little, without waiting for the rest.
+func readSome(c *net.TCPConn, owed *int) (int, error) {
+	buffer := make([]byte, *owed)
+	c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	n, err := io.ReadFull(c, buffer)
+	*owed -= n
+	return n, err
+}

@@ -1,0 +1,276 @@
+//go:build linux
+
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// watchRead is what every socket is watched for; the first time its send queue
+	// is full, watchWrite is added, so that a tunnel that never fills one is never
+	// woken for it.
+	watchRead  = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLPRI | unix.EPOLLET
+	watchWrite = watchRead | unix.EPOLLOUT
+	// wakeSlot is the event of the worker's own wake descriptor.
+	wakeSlot = 1<<32 - 1
+	// readBuffer is what a read takes; one that fills it turns to splicing.
+	readBuffer = 32 << 10
+)
+
+// worker moves the bytes of many tunnels from one goroutine: a tunnel costs no
+// goroutine, no stack and no buffer of its own while nothing is under way.
+type worker struct {
+	poll, wake int
+	buffer     []byte
+	pipes      pipes
+	turns      []*tunnel // have something to do
+	spare      []*tunnel // the other turns, empty
+	pending    []pending // of the events just read
+
+	// mu guards tunnels, free, live and closing. A tunnel's sockets are added to
+	// the poll set under it, so that no event finds a tunnel half made.
+	mu      sync.Mutex
+	tunnels []*tunnel // by slot
+	free    []uint32
+	live    int
+	closing bool
+}
+
+// pending is an event that has found its tunnel.
+type pending struct {
+	tunnel *tunnel
+	end    int
+	events uint32
+}
+
+// newWorker makes a worker with its share of the pipes.
+func newWorker(workers int) (*worker, error) {
+	poll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("epoll: %w", err)
+	}
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		closeDescriptor(poll)
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: -1, Pad: -1}
+	if err := unix.EpollCtl(poll, unix.EPOLL_CTL_ADD, wake, &event); err != nil {
+		closeDescriptor(poll)
+		closeDescriptor(wake)
+		return nil, fmt.Errorf("epoll: %w", err)
+	}
+	return &worker{
+		poll: poll, wake: wake,
+		buffer: make([]byte, readBuffer),
+		pipes:  pipes{bigMax: max(1, maxBigPipes/workers), smallMax: max(1, maxSmallPipes/workers)},
+	}, nil
+}
+
+// add gives a tunnel to the worker.
+func (w *worker) add(t *tunnel) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closing {
+		return ErrCut
+	}
+	if n := len(w.free); n > 0 {
+		t.slot, w.free = w.free[n-1], w.free[:n-1]
+	} else {
+		t.slot = uint32(len(w.tunnels))
+		w.tunnels = append(w.tunnels, nil)
+	}
+	t.worker = w
+	for i := range t.ends {
+		event := t.event(i, watchRead)
+		if err := unix.EpollCtl(w.poll, unix.EPOLL_CTL_ADD, t.ends[i].fd, &event); err != nil {
+			w.free = append(w.free, t.slot)
+			return fmt.Errorf("epoll: %w", err) // closing the sockets takes them off
+		}
+	}
+	w.tunnels[t.slot] = t
+	w.live++
+	return nil
+}
+
+// event is how an end is watched. It names slot, end and descriptor, so that an
+// event of a tunnel that is gone is not taken for its successor's.
+func (t *tunnel) event(i int, events uint32) unix.EpollEvent {
+	return unix.EpollEvent{Events: events, Fd: int32(t.slot), Pad: int32(t.ends[i].fd)<<1 | int32(i)}
+}
+
+// load is how many tunnels the worker has.
+func (w *worker) load() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.live
+}
+
+// run moves bytes until close; every tunnel has ended when it returns.
+func (w *worker) run() {
+	events := make([]unix.EpollEvent, 128)
+	for {
+		timeout := -1
+		if len(w.turns) > 0 {
+			timeout = 0
+		}
+		n, err := unix.EpollWait(w.poll, events, timeout)
+		if err != nil && !errors.Is(err, syscall.EINTR) {
+			// EBADF, EFAULT, EINVAL: none can come about, and none can be survived.
+			panic(fmt.Sprintf("epoll_wait: %v", err))
+		}
+		closing := w.find(events[:max(n, 0)])
+		for _, p := range w.pending {
+			p.tunnel.note(p.end, p.events)
+		}
+		w.turns, w.spare = w.spare, w.turns
+		for i, t := range w.spare {
+			t.again, w.spare[i] = false, nil
+			w.turn(t)
+		}
+		w.spare = w.spare[:0]
+		if closing {
+			w.drop()
+			return
+		}
+	}
+}
+
+// find looks up the tunnels of the events, and says whether the worker is to end.
+func (w *worker) find(events []unix.EpollEvent) (closing bool) {
+	w.pending = w.pending[:0]
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range events {
+		slot, i := uint32(e.Fd), int(e.Pad&1)
+		if e.Pad == -1 || int(slot) >= len(w.tunnels) {
+			continue
+		}
+		t := w.tunnels[slot]
+		if t == nil || t.ends[i].fd != int(e.Pad>>1) {
+			continue
+		}
+		w.pending = append(w.pending, pending{t, i, e.Events})
+	}
+	return w.closing
+}
+
+// note takes an event down and queues the tunnel for its turn.
+func (t *tunnel) note(i int, events uint32) {
+	e := &t.ends[i]
+	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR|unix.EPOLLPRI) != 0 {
+		e.readable = true
+	}
+	if events&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		e.writable = true
+	}
+	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		e.hung = true
+	}
+	if events&unix.EPOLLPRI != 0 {
+		e.urgent = true
+	}
+	if events&unix.EPOLLERR != 0 {
+		e.failed = true
+	}
+	t.queue()
+}
+
+// queue puts the tunnel among those that get a turn, once.
+func (t *tunnel) queue() {
+	if !t.again {
+		t.again = true
+		t.worker.turns = append(t.worker.turns, t)
+	}
+}
+
+// turn moves what can be moved of a tunnel, a bounded amount so that the others
+// get theirs, and ends it when there is nothing left to wait for.
+func (w *worker) turn(t *tunnel) {
+	t.move(clientEnd)
+	t.move(upstreamEnd)
+	if t.ends[clientEnd].failed {
+		t.move(clientEnd) // found while writing to it: what it sent before it went
+	}
+	for i := range t.ends {
+		// The peer is gone: what it had sent has been passed on as far as there
+		// was room, and the other side is to learn how it ended.
+		if t.ends[i].failed && !t.again {
+			w.finish(t, resetBy(i))
+			return
+		}
+	}
+	if t.ways[clientEnd].done && t.ways[upstreamEnd].done {
+		w.finish(t, nil)
+	}
+}
+
+func resetBy(i int) error {
+	if i == clientEnd {
+		return ErrClientReset
+	}
+	return ErrUpstreamReset
+}
+
+// finish closes a tunnel's sockets, by a reset when err says that it did not end
+// in order, and tells its owner.
+func (w *worker) finish(t *tunnel, err error) {
+	t.mu.Lock()
+	if t.closed {
+		t.mu.Unlock()
+		return
+	}
+	if t.aborted != nil {
+		err = t.aborted
+	}
+	if err != nil {
+		t.reset()
+	}
+	t.closed = true
+	err = errors.Join(err, t.ends[clientEnd].release(), t.ends[upstreamEnd].release())
+	t.mu.Unlock()
+
+	for i := range t.ways {
+		t.ways[i].discard(&w.pipes)
+	}
+	w.mu.Lock()
+	w.tunnels[t.slot] = nil
+	w.free = append(w.free, t.slot)
+	w.live--
+	w.mu.Unlock()
+	t.done(err)
+}
+
+// drop ends what is left when the worker closes.
+func (w *worker) drop() {
+	w.mu.Lock()
+	left := append([]*tunnel(nil), w.tunnels...)
+	w.mu.Unlock()
+	for _, t := range left {
+		if t != nil {
+			w.finish(t, ErrCut)
+		}
+	}
+	w.pipes.close()
+	closeDescriptor(w.poll)
+	closeDescriptor(w.wake)
+}
+
+// close tells the worker to end; run returns soon after.
+func (w *worker) close() error {
+	w.mu.Lock()
+	w.closing = true
+	w.mu.Unlock()
+	var one [8]byte
+	one[0] = 1
+	if _, err := unix.Write(w.wake, one[:]); err != nil {
+		return fmt.Errorf("wake the relay: %w", err)
+	}
+	return nil
+}
