@@ -1,0 +1,176 @@
+package dnsfilter
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/exeat/exeat/policy"
+)
+
+// key is what answers are cached under: a lower-case name and a query type.
+type key struct {
+	name  string
+	qtype uint16
+}
+
+// entry is one answer as upstream gave it, stripped to the records that belong
+// to the question but not yet judged: judging is the view's, policy by policy.
+type entry struct {
+	key
+	rcode int
+	// wire is a whole packed message: header, question, answer, authority.
+	wire            []byte
+	ttl             uint32
+	stored, expires time.Time
+	// pinned marks an answer of the operator's, which may be loopback.
+	pinned bool
+	view   atomic.Pointer[view]
+}
+
+// view is an entry judged under one policy, ready for the wire.
+type view struct {
+	policy   *policy.Compiled
+	decision policy.Decision
+	// dropped is the first address that was kept back, note says how many were.
+	dropped netip.Addr
+	note    string
+	reply   reply
+	// addrs are what the answer hands out: records and hints.
+	addrs []netip.Addr
+	// attributed is when addrs were last written to the attribution table and
+	// the kernel, in Unix nanoseconds; mu makes the writing single.
+	attributed atomic.Int64
+	mu         sync.Mutex
+}
+
+// attributionRefresh is how often a cached answer's attribution is written anew: an
+// attribution outlives the cached answer by its grace, but may be evicted.
+const attributionRefresh = 30 * time.Second
+
+// fresh says whether the answer may go out without writing its attribution again.
+func (v *view) fresh(now time.Time) bool {
+	return len(v.addrs) == 0 || now.UnixNano()-v.attributed.Load() < int64(attributionRefresh)
+}
+
+// entryOverhead is what an entry costs beside its bytes, measured.
+const entryOverhead = 512
+
+func (e *entry) cost() int { return entryOverhead + len(e.name) + 2*len(e.wire) }
+
+// maxEntryWire is the largest answer that is kept.
+const maxEntryWire = 8 << 10
+
+// cache holds answers, bounded in number and bytes. Where it is full, the entry
+// that ends first among a few random ones goes.
+type cache struct {
+	maxEntries, maxBytes int
+
+	mu      sync.RWMutex
+	entries map[key]*entry
+	bytes   int
+}
+
+func newCache(entries, bytes int) *cache {
+	return &cache{maxEntries: entries, maxBytes: bytes, entries: make(map[key]*entry)}
+}
+
+// get finds a live entry without allocating.
+func (c *cache) get(name []byte, qtype uint16, now time.Time) *entry {
+	c.mu.RLock()
+	e := c.entries[key{string(name), qtype}]
+	c.mu.RUnlock()
+	if e == nil || !now.Before(e.expires) {
+		return nil
+	}
+	return e
+}
+
+func (c *cache) put(e *entry) {
+	if len(e.wire) > maxEntryWire || !e.stored.Before(e.expires) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.removeLocked(c.entries[e.key])
+	for len(c.entries) > 0 && (len(c.entries) >= c.maxEntries || c.bytes+e.cost() > c.maxBytes) {
+		c.removeLocked(c.victimLocked())
+	}
+	c.entries[e.key] = e
+	c.bytes += e.cost()
+}
+
+func (c *cache) removeLocked(e *entry) {
+	if e != nil {
+		delete(c.entries, e.key)
+		c.bytes -= e.cost()
+	}
+}
+
+// victimLocked samples map order, which the runtime makes random.
+func (c *cache) victimLocked() *entry {
+	const samples = 8
+	var victim *entry
+	n := 0
+	for _, e := range c.entries {
+		if victim == nil || e.expires.Before(victim.expires) {
+			victim = e
+		}
+		if n++; n == samples {
+			break
+		}
+	}
+	return victim
+}
+
+// epoch is what lives between two swaps: the cache, the questions in flight, and
+// the right to send. A request takes the epoch before it loads the policy; since a
+// swap stores the policy before it flushes, a policy older than the epoch's end
+// can send nothing after it.
+type epoch struct {
+	ctx     context.Context
+	cancel  context.CancelFunc
+	cache   *cache
+	flights singleflight.Group
+
+	send  sync.RWMutex // held for reading over each packet sent upstream
+	ended bool         // under send
+}
+
+// beginSend gives leave to send one packet; endSend must follow where it is true.
+func (e *epoch) beginSend() bool {
+	e.send.RLock()
+	if e.ended {
+		e.send.RUnlock()
+		return false
+	}
+	return true
+}
+
+func (e *epoch) endSend() { e.send.RUnlock() }
+
+// end takes the leave back and waits for packets that are being written.
+func (e *epoch) end() {
+	e.cancel()
+	e.send.Lock()
+	e.ended = true
+	e.send.Unlock()
+}
+
+func (s *Server) newEpoch() *epoch {
+	e := &epoch{cache: newCache(s.cfg.CacheEntries, s.cfg.CacheBytes)}
+	e.ctx, e.cancel = context.WithCancel(s.ctx)
+	return e
+}
+
+// Flush forgets every cached answer and ends every question in flight. Call it
+// after the new policy is stored: when it has returned, nothing that an older
+// policy allowed will be sent upstream, and questions that were waiting are
+// judged anew.
+func (s *Server) Flush() {
+	s.epoch.Swap(s.newEpoch()).end()
+}

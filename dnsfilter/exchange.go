@@ -1,0 +1,156 @@
+package dnsfilter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// upstreamError is a failure to get an answer, with the Extended DNS Error that
+// tells it: 22 where upstreams answered that they cannot, 23 where none answered.
+type upstreamError struct {
+	ede uint16
+	err error
+}
+
+func (e *upstreamError) Error() string { return e.err.Error() }
+func (e *upstreamError) Unwrap() error { return e.err }
+
+// errSwapped ends an exchange whose epoch has ended: nothing more may be sent.
+var errSwapped = errors.New("the policy was swapped")
+
+// upstream is an Upstream with its sockets.
+type upstream struct {
+	Upstream
+	server *Server
+	health health
+	// ports are the UDP sockets; nil where every question has a fresh one.
+	ports   *ports
+	streams streams
+	// folds is set once a UDP reply came back with the letter case folded: such a
+	// resolver cannot be told from a forger over UDP, and is asked over TCP.
+	folds atomic.Bool
+	// plain is set once it refused EDNS.
+	plain atomic.Bool
+}
+
+func (s *Server) newUpstream(u Upstream) *upstream {
+	up := &upstream{Upstream: u, server: s}
+	up.health.state = Health{Upstream: u.String(), Healthy: true}
+	up.streams.init(up)
+	if !u.TLS && !u.Addr.Addr().IsLoopback() {
+		up.ports = new(ports)
+	}
+	return up
+}
+
+// close ends every socket.
+func (u *upstream) close() {
+	if u.ports != nil {
+		u.ports.close()
+	}
+	u.streams.close()
+}
+
+// ask puts one question to this upstream and gives the reply, whatever its code.
+func (u *upstream) ask(ctx context.Context, e *epoch, name string, qtype uint16) (*dns.Msg, error) {
+	var w query
+	for {
+		edns := !u.plain.Load()
+		if err := w.build(name, qtype, edns); err != nil {
+			return nil, err
+		}
+		m, err := u.exchange(ctx, e, &w)
+		if err != nil {
+			return nil, err
+		}
+		refusesEDNS := m.Rcode == dns.RcodeFormatError || m.Rcode == dns.RcodeNotImplemented || m.Rcode == dns.RcodeBadVers
+		if edns && refusesEDNS { // RFC 6891 section 7
+			u.plain.Store(true)
+			continue
+		}
+		return m, nil
+	}
+}
+
+// exchange sends w by UDP, and by stream where UDP cannot carry the answer.
+func (u *upstream) exchange(ctx context.Context, e *epoch, w *query) (*dns.Msg, error) {
+	if !u.TLS && !u.folds.Load() {
+		m, err := u.exchangeUDP(ctx, e, w)
+		if !errors.Is(err, errUseStream) {
+			return m, err
+		}
+	}
+	return u.streams.exchange(ctx, e, w)
+}
+
+// attempts bounds the rounds over the upstreams.
+const attempts = 3
+
+// askAny asks the upstreams in turn, the resting ones last, until one answers
+// the question: NOERROR or NXDOMAIN.
+func (s *Server) askAny(ctx context.Context, e *epoch, name string, qtype uint16) (*dns.Msg, error) {
+	ups := s.upstreamsFor(name)
+	if len(ups) == 0 {
+		return nil, &upstreamError{dns.ExtendedErrorCodeNoReachableAuthority, errors.New("no upstream is configured for this name")}
+	}
+	var last error
+	for range attempts {
+		answered := 0
+		for _, u := range ups {
+			began := time.Now()
+			attempt, cancel := context.WithTimeout(ctx, s.cfg.AttemptTimeout)
+			m, err := u.ask(attempt, e, name, qtype)
+			cancel()
+			if e.ctx.Err() != nil {
+				return nil, errSwapped
+			}
+			if err != nil {
+				u.health.failed(err, time.Now())
+				last = &upstreamError{dns.ExtendedErrorCodeNetworkError, fmt.Errorf("ask %s: %w", u, err)}
+			} else {
+				u.health.succeeded(time.Since(began), time.Now())
+				if m.Rcode == dns.RcodeSuccess || m.Rcode == dns.RcodeNameError {
+					return m, nil
+				}
+				answered++
+				last = &upstreamError{
+					dns.ExtendedErrorCodeNoReachableAuthority,
+					fmt.Errorf("%s answered %s", u, dns.RcodeToString[m.Rcode]),
+				}
+			}
+			if ctx.Err() != nil {
+				return nil, last
+			}
+		}
+		if answered == len(ups) {
+			break // all of them are there and say no; asking again changes nothing
+		}
+	}
+	return nil, last
+}
+
+// upstreamsFor gives whom to ask about name, the resting ones last.
+func (s *Server) upstreamsFor(name string) []*upstream {
+	if s.engine != nil && singleLabel(name) && name != "." {
+		return []*upstream{s.engine}
+	}
+	now := time.Now()
+	if len(s.upstreams) == 1 {
+		return s.upstreams
+	}
+	order := make([]*upstream, 0, len(s.upstreams))
+	var resting []*upstream
+	for _, u := range s.upstreams {
+		if u.health.resting(now) {
+			resting = append(resting, u)
+		} else {
+			order = append(order, u)
+		}
+	}
+	return append(order, resting...)
+}

@@ -1,0 +1,217 @@
+package dnsfilter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+const (
+	// portSlots is how many source ports a pool draws from, and portLife how many
+	// questions each is used for (bypass B43).
+	portSlots = 256
+	portLife  = 1000
+	// foldedWait is how much longer a reply of the right letter case is waited for
+	// once one of the wrong case has come.
+	foldedWait = 100 * time.Millisecond
+	// maxUDPReply is more than we announce; what is longer is asked for again by TCP.
+	maxUDPReply = 4096
+)
+
+// errUseStream says that UDP does not carry this answer.
+var errUseStream = errors.New("ask again by stream")
+
+// ports is a pool of connected UDP sockets. A question draws one at random and
+// has it to itself; what comes late for the one before it does not match and is
+// ignored. The zero value works.
+type ports struct {
+	mu     sync.Mutex
+	closed bool
+	slots  [portSlots]port
+}
+
+type port struct {
+	conn net.Conn
+	used int
+	busy bool
+}
+
+// take gives a socket to ask from and the slot it belongs to, -1 for one beside
+// the pool; reused says that earlier questions went through it.
+func (p *ports) take(draw int, dial func() (net.Conn, error)) (conn net.Conn, slot int, reused bool, err error) {
+	p.mu.Lock()
+	slot = -1
+	for i := range portSlots {
+		if s := (draw + i) % portSlots; !p.slots[s].busy {
+			slot = s
+			break
+		}
+	}
+	if p.closed {
+		p.mu.Unlock()
+		return nil, -1, false, net.ErrClosed
+	}
+	if slot >= 0 {
+		p.slots[slot].busy = true
+		conn = p.slots[slot].conn
+	}
+	p.mu.Unlock()
+	if conn != nil {
+		return conn, slot, true, nil
+	}
+	conn, err = dial()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if slot >= 0 {
+		p.slots[slot] = port{conn: conn, busy: err == nil}
+	}
+	if err != nil {
+		return nil, -1, false, err
+	}
+	return conn, slot, false, nil
+}
+
+// give returns a socket; broken ones, worn ones and those beside the pool end.
+func (p *ports) give(conn net.Conn, slot int, broken bool) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if slot < 0 {
+		return conn.Close()
+	}
+	at := &p.slots[slot]
+	at.busy = false
+	if at.used++; broken || p.closed || at.used >= portLife {
+		*at = port{}
+		return conn.Close()
+	}
+	return nil
+}
+
+// close ends the idle sockets; busy ones end as they are given back.
+func (p *ports) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for i := range p.slots {
+		if at := &p.slots[i]; at.conn != nil && !at.busy {
+			closeQuietly(at.conn)
+			*at = port{}
+		}
+	}
+}
+
+// exchangeUDP asks from one socket until a reply that matches exactly has come.
+func (u *upstream) exchangeUDP(ctx context.Context, e *epoch, w *query) (*dns.Msg, error) {
+	dial := func() (net.Conn, error) {
+		return u.server.cfg.Dial.DialContext(ctx, "udp", u.Addr.String())
+	}
+	if u.ports == nil {
+		conn, err := dial()
+		if err != nil {
+			return nil, err
+		}
+		defer closeQuietly(conn)
+		return u.converse(ctx, e, conn, w)
+	}
+	for {
+		conn, slot, reused, err := u.ports.take(w.slot(portSlots), dial)
+		if err != nil {
+			return nil, err
+		}
+		m, err := u.converse(ctx, e, conn, w)
+		// Once ctx has ended, its interruption may still be on its way to the socket.
+		broken := err != nil && !errors.Is(err, errUseStream) || ctx.Err() != nil
+		if closeErr := u.ports.give(conn, slot, broken); closeErr != nil {
+			return nil, closeErr
+		}
+		if err != nil && broken && reused && ctx.Err() == nil && e.ctx.Err() == nil {
+			continue // the error may be the answer to an earlier question (ICMP)
+		}
+		return m, err
+	}
+}
+
+// replyBuffers hold one UDP reply while it is read.
+var replyBuffers = sync.Pool{New: func() any { return new([maxUDPReply]byte) }}
+
+// converse sends w and reads until its reply, ignoring whatever else arrives.
+func (u *upstream) converse(ctx context.Context, e *epoch, conn net.Conn, w *query) (*dns.Msg, error) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(u.server.cfg.AttemptTimeout)
+	}
+	if err := conn.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { interrupt(conn) })
+	defer stop()
+	if err := sendOne(e, conn, w.bytes()); err != nil {
+		return nil, err
+	}
+	buf := replyBuffers.Get().(*[maxUDPReply]byte)
+	defer replyBuffers.Put(buf)
+	folded := false
+	for {
+		n, err := conn.Read(buf[:])
+		if err != nil {
+			if folded && errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
+				u.folds.Store(true)
+				return nil, errUseStream
+			}
+			return nil, err
+		}
+		switch w.match(buf[:n]) {
+		case matchNone:
+			continue
+		case matchFolded:
+			if soon := time.Now().Add(foldedWait); !folded && soon.Before(deadline) {
+				folded = true
+				if err := conn.SetReadDeadline(soon); err != nil {
+					return nil, err
+				}
+			}
+			continue
+		case matchExact:
+		}
+		if truncated(buf[:n]) || n == maxUDPReply {
+			return nil, errUseStream
+		}
+		var m dns.Msg
+		if err := m.Unpack(buf[:n]); err != nil {
+			return nil, fmt.Errorf("reply does not parse: %w", err)
+		}
+		return &m, nil
+	}
+}
+
+// interrupt makes a blocked Read return; on a socket that is closed already there
+// is none.
+func interrupt(conn net.Conn) {
+	if err := conn.SetReadDeadline(time.Unix(1, 0)); err != nil {
+		return
+	}
+}
+
+// sendOne writes one message unless the epoch has ended.
+func sendOne(e *epoch, conn net.Conn, msg []byte) error {
+	if !e.beginSend() {
+		return errSwapped
+	}
+	defer e.endSend()
+	_, err := conn.Write(msg)
+	return err
+}
+
+// closeQuietly closes a socket whose failure to close tells nobody anything:
+// nothing written to it is waited for.
+func closeQuietly(c interface{ Close() error }) {
+	if err := c.Close(); err != nil {
+		return
+	}
+}

@@ -1,0 +1,200 @@
+package dnsfilter
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// Bounds of what is believed of a reply.
+const (
+	minTTL = 1
+	maxTTL = 3600
+	// maxNegativeTTL bounds how long a name is held not to exist (RFC 2308
+	// section 5 allows hours; swaps and new services want less).
+	maxNegativeTTL = 300
+	// noSOATTL is for negative answers that come without a SOA.
+	noSOATTL = 5
+	maxChain = 16
+	// maxAnswerWire keeps every answer, with our OPT, below 64 KiB.
+	maxAnswerWire = dns.MaxMsgSize - 1024
+)
+
+var errChain = errors.New("CNAME chain loops or is too long")
+
+// records are those of one or more replies that belong to one question.
+type records struct {
+	rcode  int
+	chain  []dns.RR // CNAMEs, in order
+	answer []dns.RR
+	soa    *dns.SOA
+	// last is where the chain ends, lower case with its last dot.
+	last string
+}
+
+// collect walks from name over m's CNAMEs to records of the type asked for.
+// Whatever else stands in m, in any section, is left behind.
+func (r *records) collect(name string, qtype uint16, m *dns.Msg) error {
+	r.rcode, r.last = m.Rcode, canonical(name)
+	for {
+		next := ""
+		for _, rr := range m.Answer {
+			h := rr.Header()
+			if h.Class != dns.ClassINET || !strings.EqualFold(h.Name, r.last) {
+				continue
+			}
+			if h.Rrtype == qtype {
+				clampTTL(h, r.last)
+				r.answer = append(r.answer, rr)
+			} else if cname, ok := rr.(*dns.CNAME); ok && next == "" {
+				clampTTL(h, r.last)
+				r.chain = append(r.chain, cname)
+				next = canonical(cname.Target)
+			}
+		}
+		if len(r.answer) > 0 || next == "" {
+			break
+		}
+		if len(r.chain) > maxChain {
+			return errChain
+		}
+		r.last = next
+	}
+	if len(r.answer) > 0 {
+		return nil
+	}
+	for _, rr := range m.Ns {
+		soa, ok := rr.(*dns.SOA)
+		if ok && soa.Hdr.Class == dns.ClassINET && dns.IsSubDomain(soa.Hdr.Name, r.last) {
+			r.soa = soa
+			return nil
+		}
+	}
+	return nil
+}
+
+// incomplete says whether the reply only pointed elsewhere, so that the end of
+// the chain must be asked for.
+func (r *records) incomplete() bool {
+	return r.rcode == dns.RcodeSuccess && len(r.chain) > 0 && len(r.answer) == 0 && r.soa == nil
+}
+
+func canonical(name string) string { return strings.ToLower(dns.Fqdn(name)) }
+
+// clampTTL bounds the TTL (one with the top bit set is zero: RFC 2181 section 8)
+// and writes the owner as we asked for it.
+func clampTTL(h *dns.RR_Header, owner string) {
+	if h.Ttl > 1<<31-1 {
+		h.Ttl = 0
+	}
+	h.Ttl = min(max(h.Ttl, minTTL), maxTTL)
+	h.Name = owner
+}
+
+// ttl is how long the whole may be kept (RFC 2308 section 5 for negatives).
+func (r *records) ttl() uint32 {
+	ttl := uint32(maxTTL)
+	for _, rr := range r.chain {
+		ttl = min(ttl, rr.Header().Ttl)
+	}
+	for _, rr := range r.answer {
+		ttl = min(ttl, rr.Header().Ttl)
+	}
+	switch {
+	case len(r.answer) > 0:
+		return ttl
+	case r.soa != nil:
+		return min(ttl, max(minTTL, min(r.soa.Hdr.Ttl, r.soa.Minttl, maxNegativeTTL)))
+	default:
+		return min(ttl, noSOATTL)
+	}
+}
+
+// entry packs the records as the answer to k.
+func (r *records) entry(k key, now time.Time) (*entry, error) {
+	ttl := r.ttl()
+	if r.soa != nil {
+		r.soa.Hdr.Ttl = ttl
+	}
+	wire, err := r.pack(k)
+	if err != nil {
+		return nil, err
+	}
+	return &entry{
+		key: k, rcode: r.rcode, wire: wire, ttl: ttl,
+		stored: now, expires: now.Add(time.Duration(ttl) * time.Second),
+	}, nil
+}
+
+// pack writes a message whose question is k's, so that compression pointers to it
+// hold under any client's spelling of the same name.
+func (r *records) pack(k key) ([]byte, error) {
+	var m dns.Msg
+	m.Response, m.Compress, m.Rcode = true, true, r.rcode
+	m.Question = []dns.Question{{Name: dns.Fqdn(k.name), Qtype: k.qtype, Qclass: dns.ClassINET}}
+	m.Answer = make([]dns.RR, 0, len(r.chain)+len(r.answer))
+	m.Answer = append(append(m.Answer, r.chain...), r.answer...)
+	if r.soa != nil {
+		m.Ns = []dns.RR{r.soa}
+	}
+	wire, err := m.Pack()
+	if err != nil {
+		return nil, fmt.Errorf("pack the answer: %w", err)
+	}
+	if len(wire) > maxAnswerWire {
+		return nil, fmt.Errorf("answer of %d bytes is too long", len(wire))
+	}
+	return wire, nil
+}
+
+// questionLen is the length of k's question section.
+func (k key) questionLen() int {
+	if k.name == "." {
+		return 1 + 4
+	}
+	return len(k.name) + 2 + 4
+}
+
+// replyOf cuts the packed answer to k into what respond needs. wire is our own
+// packing, so it is well formed.
+func replyOf(k key, rcode int, wire []byte) (reply, error) {
+	at := headerLen + k.questionLen()
+	r := reply{
+		rcode:   rcode,
+		body:    wire[at:],
+		answers: binary.BigEndian.Uint16(wire[6:]),
+		nsRRs:   binary.BigEndian.Uint16(wire[8:]),
+	}
+	off := 0
+	for range int(r.answers) + int(r.nsRRs) {
+		off = skipName(r.body, off)
+		if off+10 > len(r.body) {
+			return reply{}, errors.New("packed answer is cut short")
+		}
+		r.ttls = append(r.ttls, uint16(off+4))
+		off += 10 + int(binary.BigEndian.Uint16(r.body[off+8:]))
+	}
+	if off != len(r.body) {
+		return reply{}, errors.New("packed answer has bytes left over")
+	}
+	return r, nil
+}
+
+// skipName gives the offset after a name; past the end where it has none.
+func skipName(b []byte, off int) int {
+	for off < len(b) {
+		switch n := int(b[off]); {
+		case n == 0:
+			return off + 1
+		case n >= 0xC0:
+			return off + 2
+		default:
+			off += 1 + n
+		}
+	}
+	return off
+}

@@ -1,0 +1,144 @@
+package dnsfilter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+)
+
+const (
+	// udpBatch is how many datagrams one system call moves at most.
+	udpBatch = 32
+	// maxQuery bounds a message: a question is at most 259 bytes with its header,
+	// and options are not used. A datagram that fills the buffer may have been cut.
+	maxQuery = 2048
+)
+
+// batcher moves datagrams many at a time (recvmmsg(2), sendmmsg(2)).
+// ipv4.PacketConn and ipv6.PacketConn are it; their Message is one type.
+type batcher interface {
+	ReadBatch(ms []ipv4.Message, flags int) (int, error)
+	WriteBatch(ms []ipv4.Message, flags int) (int, error)
+}
+
+func newBatcher(conn net.PacketConn) batcher {
+	if addr, ok := conn.LocalAddr().(*net.UDPAddr); ok && addr.IP.To4() == nil {
+		return ipv6.NewPacketConn(conn)
+	}
+	return ipv4.NewPacketConn(conn)
+}
+
+// udpServer answers on one socket. What can be answered at once is, in the reading
+// goroutine; each question that must wait has its own.
+type udpServer struct {
+	server  *Server
+	conn    net.PacketConn
+	batch   batcher
+	waiting sync.WaitGroup
+	in, out []ipv4.Message
+	ready   int // of out
+	q       question
+}
+
+// serveUDP answers on conn until it is closed.
+func (s *Server) serveUDP(ctx context.Context, conn net.PacketConn) error {
+	u := &udpServer{server: s, conn: conn, batch: newBatcher(conn)}
+	u.in, u.out = make([]ipv4.Message, udpBatch), make([]ipv4.Message, udpBatch)
+	for i := range u.in {
+		u.in[i].Buffers = [][]byte{make([]byte, maxQuery)}
+		u.out[i].Buffers = [][]byte{make([]byte, 0, maxUDPSize)}
+	}
+	defer u.waiting.Wait()
+	for {
+		n, err := u.batch.ReadBatch(u.in, 0)
+		if err != nil {
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			if passing(err) {
+				continue
+			}
+			return fmt.Errorf("read questions on %s: %w", conn.LocalAddr(), err)
+		}
+		now := time.Now()
+		for i := range n {
+			u.receive(ctx, &u.in[i], now)
+		}
+		u.flush()
+	}
+}
+
+// receive takes one datagram.
+func (u *udpServer) receive(ctx context.Context, m *ipv4.Message, now time.Time) {
+	s, q := u.server, &u.q
+	msg := m.Buffers[0][:m.N]
+	err := q.parse(msg)
+	if errors.Is(err, errNotQuestion) {
+		return
+	}
+	var bad *fault
+	done := true
+	r := s.guarded(q, func() (r reply) {
+		if errors.As(err, &bad) {
+			return s.malformed(q, bad)
+		}
+		r, done = s.answerNow(q, now)
+		return r
+	})
+	if done {
+		out := &u.out[u.ready]
+		out.Addr = m.Addr
+		out.Buffers[0] = respond(out.Buffers[0][:0], q, &r, false)
+		u.ready++
+		return
+	}
+	from := m.Addr
+	later := q.clone()
+	u.waiting.Go(func() { u.answerLater(ctx, later, from) })
+}
+
+func (u *udpServer) answerLater(ctx context.Context, q *question, from net.Addr) {
+	r := u.server.guarded(q, func() reply { return u.server.answerLater(ctx, q, clientOf(from)) })
+	if _, err := u.conn.WriteTo(respond(make([]byte, 0, minUDPSize), q, &r, false), from); err != nil {
+		return // the client is gone, or the socket: either way nobody waits
+	}
+}
+
+// flush sends what is ready. A datagram that cannot be sent is skipped, as a lost
+// one is: the client asks again.
+func (u *udpServer) flush() {
+	for sent := 0; sent < u.ready; {
+		n, err := u.batch.WriteBatch(u.out[sent:u.ready], 0)
+		if err != nil {
+			n = max(n, 0) + 1
+		}
+		sent += n
+	}
+	u.ready = 0
+}
+
+// clone copies q with its bytes, so that it outlives the message.
+func (q *question) clone() *question {
+	c := *q
+	c.wire = append(make([]byte, 0, len(q.wire)), q.wire...)
+	c.lower = append(c.buf[:0], q.lower...)
+	return &c
+}
+
+// clientOf is the address that limits are kept for.
+func clientOf(addr net.Addr) netip.Addr {
+	switch addr := addr.(type) {
+	case *net.UDPAddr:
+		return addr.AddrPort().Addr().Unmap()
+	case *net.TCPAddr:
+		return addr.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}
