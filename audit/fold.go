@@ -1,0 +1,167 @@
+package audit
+
+import "time"
+
+const (
+	// flowLines is how many flows of one target have a line of their own in a
+	// window: a flow's bytes and duration are worth more than a repeat.
+	flowLines = 20
+	// maxPending bounds the folded lines that wait to be written; repeats beyond
+	// it are folded by reason.
+	maxPending = 4096
+)
+
+// fold is what the log remembers of events alike within one window. The zero
+// value remembers nothing. Guarded by Log.mu.
+type fold struct {
+	start      time.Time
+	generation uint64
+	phase      string
+	logged     int
+	// id is that of the line that the repeats are told of.
+	id   string
+	line *pending
+}
+
+// pending is a folded line that is not written yet: its last event, the sums.
+type pending struct {
+	last  Event
+	since time.Time
+	n     uint64
+}
+
+func (f *fold) covers(e *Event, now time.Time, window time.Duration) bool {
+	age := now.Sub(f.start)
+	return f.logged > 0 && age >= 0 && age < window && f.generation == e.Generation && f.phase == e.Phase
+}
+
+// admit decides under Log.mu whether e has a line of its own. If not, it is in
+// some fold, and e.DecisionID is that of the line that will stand for it.
+func (l *Log) admit(e *Event, c *cell, known bool) bool {
+	now := l.now()
+	if !known {
+		return l.admitOther(e, now)
+	}
+	f := &c.repeats
+	if e.Kind == KindFlow {
+		f = &c.flows
+	}
+	if !f.covers(e, now, l.window) {
+		l.endFold(f)
+		if !l.admitOther(e, now) {
+			return false
+		}
+		*f = fold{start: now, generation: e.Generation, phase: e.Phase, logged: 1, id: e.DecisionID}
+		return true
+	}
+	if e.Kind == KindFlow && f.logged < flowLines && l.budget(e).take(now) {
+		f.logged++
+		return true
+	}
+	if f.line == nil && len(l.pending) >= maxPending {
+		l.foldOther(e, now)
+		return false
+	}
+	l.addTo(f, e)
+	return false
+}
+
+// admitOther lets e have a line while there is budget for it.
+func (l *Log) admitOther(e *Event, now time.Time) bool {
+	if l.budget(e).take(now) {
+		l.fillDecision(e)
+		return true
+	}
+	l.foldOther(e, now)
+	return false
+}
+
+// foldOther folds e with all that is over the budget for the same reason.
+func (l *Log) foldOther(e *Event, now time.Time) {
+	k := overflowKey{kind: e.Kind, outcome: outcome{verdict: e.Verdict, reason: e.Reason}}
+	f := l.overflow[k]
+	if f == nil {
+		f = &fold{}
+		l.overflow[k] = f
+	}
+	if !f.covers(e, now, l.window) {
+		l.endFold(f)
+		*f = fold{start: now, generation: e.Generation, phase: e.Phase, logged: 1, id: l.nextDecisionID()}
+	}
+	reduced := Event{
+		Time: e.Time, Kind: e.Kind, DecisionID: e.DecisionID, Verdict: e.Verdict, Reason: e.Reason,
+		Generation: e.Generation, Phase: e.Phase, BytesOut: e.BytesOut, BytesIn: e.BytesIn,
+		Message: "more than the log may grow by: they are in the summary, under their targets as far as it has room",
+	}
+	l.addTo(f, &reduced)
+	e.DecisionID = reduced.DecisionID
+}
+
+// addTo folds e into f.
+func (l *Log) addTo(f *fold, e *Event) {
+	if e.DecisionID == "" {
+		e.DecisionID = f.id
+	}
+	if f.line == nil {
+		f.line = &pending{since: e.Time}
+		l.pending = append(l.pending, f)
+	}
+	p := f.line
+	out, in := p.last.BytesOut+e.BytesOut, p.last.BytesIn+e.BytesIn
+	p.last = *e
+	p.last.BytesOut, p.last.BytesIn, p.last.DecisionID = out, in, f.id
+	p.n++
+	l.stats.Folded++
+}
+
+// endFold logs what is folded in f, and forgets it.
+func (l *Log) endFold(f *fold) {
+	if p := f.line; p != nil {
+		e := p.last
+		e.Folded, e.Since = p.n, p.since
+		l.push(&e)
+	}
+	*f = fold{}
+}
+
+// endFolds ends the folds whose window is over at now, or all of them.
+func (l *Log) endFolds(now time.Time, all bool) {
+	kept := l.pending[:0]
+	for _, f := range l.pending {
+		switch {
+		case f.line == nil: // ended when its successor began
+		case all || now.Sub(f.start) >= l.window || now.Before(f.start):
+			l.endFold(f)
+		default:
+			kept = append(kept, f)
+		}
+	}
+	clear(l.pending[len(kept):])
+	l.pending = kept
+}
+
+// overflowKey tells apart what is folded without its target.
+type overflowKey struct {
+	kind Kind
+	outcome
+}
+
+// bucket is a token bucket; the zero time fills it.
+type bucket struct {
+	rate, burst, tokens float64
+	at                  time.Time
+}
+
+func (b *bucket) take(now time.Time) bool {
+	if b.at.IsZero() {
+		b.tokens = b.burst
+	} else if elapsed := now.Sub(b.at); elapsed > 0 {
+		b.tokens = min(b.burst, b.tokens+elapsed.Seconds()*b.rate)
+	}
+	b.at = now
+	if b.tokens < 1 {
+		return false
+	}
+	b.tokens--
+	return true
+}
