@@ -110,9 +110,9 @@ func (s *streams) readOverrides(values []string) (map[string]policy.Document, er
 // a file, or else a bare mode.
 func (s *streams) policyArgument(name, text string) (policy.Document, error) {
 	switch {
-	case text == "-" || strings.Contains(text, "/") && !strings.HasPrefix(text, "{") || strings.HasSuffix(text, ".json"):
+	case strings.ContainsAny(text[:1], `{["`): // JSON already
+	case text == "-" || strings.Contains(text, "/") || strings.HasSuffix(text, ".json"):
 		return s.readPolicy(text)
-	case strings.ContainsAny(text[:1], `{["`):
 	default:
 		quoted, err := json.Marshal(text)
 		if err != nil {
