@@ -1,0 +1,186 @@
+//go:build linux
+
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/exeat/exeat/audit"
+	"github.com/exeat/exeat/policy"
+)
+
+// Family says which addresses of a name are asked for.
+type Family uint8
+
+// The families.
+const (
+	FamilyAny Family = iota
+	FamilyIPv4
+	FamilyIPv6
+)
+
+// PolicySource gives the policy in force; nil denies everything as unprotected.
+// *atomic.Pointer[policy.Compiled] is one.
+type PolicySource interface{ Load() *policy.Compiled }
+
+// Recorder is the log that decisions go to.
+type Recorder interface {
+	Record(e audit.Event) audit.Event
+}
+
+// Names says for which names the resolver handed an address out.
+type Names interface {
+	Names(addr netip.Addr) []string
+	Hold(addr netip.Addr, name string) (release func())
+}
+
+// Limits bound what one client can make the proxy hold.
+type Limits struct {
+	// SniffTimeout is how long a client may take over its first message, counted
+	// from its first byte (on ports 80 and 443, and where no bytes can help, from
+	// the connection). Default 10 s.
+	SniffTimeout time.Duration
+	// SniffBytes bounds that message. Default 64 KiB.
+	SniffBytes int
+	// DialTimeout bounds resolving and dialling together. Default 10 s.
+	DialTimeout time.Duration
+	// MaxConns is how many client connections are held at a time; the rest are
+	// reset. Default 16,384.
+	MaxConns int
+}
+
+// Config is what a Proxy is made of. Policy, Log, Names, Resolve and Flows are
+// required.
+type Config struct {
+	Policy PolicySource
+	Log    Recorder
+	Names  Names
+	// Resolve asks the resolver that answers the sandbox. It judges nothing.
+	Resolve func(ctx context.Context, name string, family Family) ([]netip.Addr, error)
+	// Pinned says that the operator pinned name to its addresses; nil is none.
+	Pinned func(name string) bool
+	// Dial reaches an address; nil is a net.Dialer without MPTCP (which nft cannot
+	// follow). It must return a *net.TCPConn, or bytes could not be spliced.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Local says that a destination is the proxy's or the sandbox's own: it is
+	// never dialled. nil is none. Loopback and unspecified destinations are
+	// refused without it.
+	Local func(addr netip.Addr) bool
+	// OriginalDst tells where a redirected connection was going; nil asks the
+	// kernel (SO_ORIGINAL_DST). Another kind of redirection (TPROXY, a userspace
+	// stack) brings its own.
+	OriginalDst func(conn *net.TCPConn) (netip.AddrPort, error)
+	// UpstreamProxy, when set, is an HTTP proxy that every connection is made
+	// through; its userinfo is sent as Proxy-Authorization.
+	UpstreamProxy *url.URL
+	// UpstreamResolves says that only the upstream proxy can resolve names: it is
+	// given the judged name, and no address is checked.
+	UpstreamResolves bool
+	Flows            *Flows
+	Limits           Limits
+}
+
+// Defaults fills what was left unset.
+func (c *Config) Defaults() {
+	if c.Limits.SniffTimeout == 0 {
+		c.Limits.SniffTimeout = 10 * time.Second
+	}
+	if c.Limits.SniffBytes == 0 {
+		c.Limits.SniffBytes = 64 << 10
+	}
+	if c.Limits.DialTimeout == 0 {
+		c.Limits.DialTimeout = 10 * time.Second
+	}
+	if c.Limits.MaxConns == 0 {
+		c.Limits.MaxConns = 16384
+	}
+	if c.Dial == nil {
+		d := &net.Dialer{}
+		d.SetMultipathTCP(false)
+		c.Dial = d.DialContext
+	}
+	if c.OriginalDst == nil {
+		c.OriginalDst = originalDst
+	}
+	if c.Pinned == nil {
+		c.Pinned = func(string) bool { return false }
+	}
+	if c.Local == nil {
+		c.Local = func(netip.Addr) bool { return false }
+	}
+}
+
+// Validate says everything that is wrong with c.
+func (c *Config) Validate() error {
+	var errs []error
+	require := func(set bool, what string) {
+		if !set {
+			errs = append(errs, fmt.Errorf("proxy: %s is required", what))
+		}
+	}
+	require(c.Policy != nil, "Policy")
+	require(c.Log != nil, "Log")
+	require(c.Names != nil, "Names")
+	require(c.Resolve != nil, "Resolve")
+	require(c.Flows != nil, "Flows")
+	if u := c.UpstreamProxy; u != nil && (u.Scheme != "http" || u.Hostname() == "") {
+		errs = append(errs, fmt.Errorf("proxy: upstream proxy %q: want http://HOST:PORT", u.Redacted()))
+	}
+	if c.UpstreamResolves && c.UpstreamProxy == nil {
+		errs = append(errs, errors.New("proxy: an upstream proxy that resolves needs an upstream proxy"))
+	}
+	l := c.Limits
+	if l.SniffTimeout < 0 || l.SniffBytes < 0 || l.DialTimeout < 0 || l.MaxConns < 0 {
+		errs = append(errs, fmt.Errorf("proxy: negative limit in %+v", l))
+	}
+	return errors.Join(errs...)
+}
+
+// Proxy judges and forwards connections. Its methods are safe for concurrent
+// use.
+type Proxy struct {
+	cfg   Config
+	hello *tls.Config
+	// conns counts the client connections that are held, relayed ones included.
+	conns atomic.Int64
+
+	mu sync.Mutex
+	// explicit are the addresses of explicit listeners: a connection redirected on
+	// its way to one of them is a client of the explicit proxy.
+	explicit map[netip.AddrPort]struct{}
+}
+
+// New makes a Proxy.
+func New(c Config) (*Proxy, error) {
+	c.Defaults()
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return &Proxy{cfg: c, hello: helloConfig(), explicit: map[netip.AddrPort]struct{}{}}, nil
+}
+
+func (p *Proxy) setExplicit(at netip.AddrPort, on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if on {
+		p.explicit[at] = struct{}{}
+	} else {
+		delete(p.explicit, at)
+	}
+}
+
+func (p *Proxy) isExplicit(at netip.AddrPort) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, ok := p.explicit[at]
+	return ok
+}
