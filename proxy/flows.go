@@ -30,6 +30,7 @@ type Flows struct {
 	next   atomic.Uint64
 	shards [flowShards]flowShard
 
+	sweeps  atomic.Int32 // Rejudge calls in progress
 	relays  sync.WaitGroup
 	mu      sync.Mutex // guards workers and closed
 	workers []*worker
@@ -142,24 +143,19 @@ func (fs *Flows) Cut(id string) bool {
 
 // Close aborts every open flow and waits for the relays to end. What registers
 // or starts afterwards is aborted at once.
-func (fs *Flows) Close() error {
+func (fs *Flows) Close() {
 	fs.mu.Lock()
 	fs.closed = true
 	workers := fs.workers
+	fs.workers = nil
 	fs.mu.Unlock()
 	for _, f := range fs.all() {
 		f.abort(ErrCut)
 	}
-	var failed error
 	for _, w := range workers {
-		if err := w.close(); err != nil {
-			failed = err
-		}
+		w.close()
 	}
-	if failed == nil {
-		fs.relays.Wait()
-	}
-	return failed
+	fs.relays.Wait()
 }
 
 // FlowInfo is what is known of a flow when it is admitted: who talks to whom,

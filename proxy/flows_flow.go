@@ -63,6 +63,8 @@ func (f *Flow) Confirm(c *policy.Compiled) policy.Decision {
 // forbids all), and aborts those that c forbids. When it returns no byte of an
 // aborted flow is sent any more. It says how many it aborted; End records each.
 func (fs *Flows) Rejudge(c *policy.Compiled) (revoked int) {
+	fs.sweeps.Add(1)
+	defer fs.swept()
 	all := fs.all()
 	var total atomic.Int64
 	var done sync.WaitGroup
@@ -82,6 +84,18 @@ func (fs *Flows) Rejudge(c *policy.Compiled) (revoked int) {
 	}
 	done.Wait()
 	return int(total.Load())
+}
+
+// swept has the workers close what they have put aside.
+func (fs *Flows) swept() {
+	if fs.sweeps.Add(-1) > 0 {
+		return
+	}
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	for _, w := range fs.workers {
+		w.nudge()
+	}
 }
 
 // judge decides f under c and keeps the decision. revoke says that the flow must
@@ -165,7 +179,7 @@ func (fs *Flows) worker() (*worker, error) {
 		return nil, ErrCut
 	}
 	for n := runtime.GOMAXPROCS(0); len(fs.workers) < n; {
-		w, err := newWorker(n)
+		w, err := newWorker(n, &fs.sweeps)
 		if err != nil {
 			return nil, fmt.Errorf("start the relay: %w", err)
 		}

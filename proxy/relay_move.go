@@ -171,7 +171,7 @@ func (t *tunnel) blocked(from int, errno syscall.Errno) {
 	}
 	// Asking for the event also reports it where there is room again already.
 	event := t.event(1-from, watchWrite)
-	if err := unix.EpollCtl(t.worker.poll, unix.EPOLL_CTL_MOD, dst.fd, &event); err != nil {
+	if err := unix.EpollCtl(t.worker.fd, unix.EPOLL_CTL_MOD, dst.fd, &event); err != nil {
 		dst.failed = true
 		t.ways[from].done = true
 		return

@@ -49,6 +49,21 @@ func spliceBytes(from, to, n int) (int, syscall.Errno) {
 	}
 }
 
+// epollNow reads the events that are there, without waiting.
+func epollNow(poll int, events []unix.EpollEvent) (int, error) {
+	for {
+		n, _, errno := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, uintptr(poll), uintptr(unsafe.Pointer(&events[0])),
+			uintptr(len(events)), 0, 0, 0)
+		switch errno {
+		case 0:
+			return int(n), nil
+		case syscall.EINTR:
+		default:
+			return 0, errno
+		}
+	}
+}
+
 // disconnect resets a connected socket there and then: connect(2) to AF_UNSPEC
 // throws the send queue away, sends the reset and leaves the socket closed, all
 // under the socket's lock, so a call in progress on another thread sends nothing

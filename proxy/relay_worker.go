@@ -5,7 +5,9 @@ package proxy
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -26,12 +28,20 @@ const (
 // worker moves the bytes of many tunnels from one goroutine: a tunnel costs no
 // goroutine, no stack and no buffer of its own while nothing is under way.
 type worker struct {
-	poll, wake int
-	buffer     []byte
-	pipes      pipes
-	turns      []*tunnel // have something to do
-	spare      []*tunnel // the other turns, empty
-	pending    []pending // of the events just read
+	poll    *os.File        // an epoll set, which the runtime's poller watches in turn
+	raw     syscall.RawConn // of poll
+	fd      int             // of poll
+	wake    int             // eventfd
+	buffer  []byte
+	pipes   pipes
+	turns   []*tunnel // have something to do
+	spare   []*tunnel // the other turns, empty
+	pending []pending // of the events just read
+	// sweeps counts the Rejudge calls in progress. They need the processors: what
+	// they abort is put aside and closed afterwards.
+	sweeps *atomic.Int32
+	aside  []*tunnel
+	ending bool // run is about to return
 
 	// mu guards tunnels, free, live and closing. A tunnel's sockets are added to
 	// the poll set under it, so that no event finds a tunnel half made.
@@ -50,7 +60,7 @@ type pending struct {
 }
 
 // newWorker makes a worker with its share of the pipes.
-func newWorker(workers int) (*worker, error) {
+func newWorker(workers int, sweeps *atomic.Int32) (*worker, error) {
 	poll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("epoll: %w", err)
@@ -60,15 +70,27 @@ func newWorker(workers int) (*worker, error) {
 		closeDescriptor(poll)
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
-	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: -1, Pad: -1}
+	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: -1, Pad: -1}
 	if err := unix.EpollCtl(poll, unix.EPOLL_CTL_ADD, wake, &event); err != nil {
 		closeDescriptor(poll)
 		closeDescriptor(wake)
 		return nil, fmt.Errorf("epoll: %w", err)
 	}
+	if err := unix.SetNonblock(poll, true); err != nil { // so that os.NewFile has it polled
+		closeDescriptor(poll)
+		closeDescriptor(wake)
+		return nil, fmt.Errorf("epoll: %w", err)
+	}
+	file := os.NewFile(uintptr(poll), "relay")
+	raw, err := file.SyscallConn()
+	if err != nil {
+		closeDescriptor(wake)
+		return nil, errors.Join(fmt.Errorf("epoll: %w", err), file.Close())
+	}
 	return &worker{
-		poll: poll, wake: wake,
+		poll: file, raw: raw, fd: poll, wake: wake,
 		buffer: make([]byte, readBuffer),
+		sweeps: sweeps,
 		pipes:  pipes{bigMax: max(1, maxBigPipes/workers), smallMax: max(1, maxSmallPipes/workers)},
 	}, nil
 }
@@ -89,7 +111,7 @@ func (w *worker) add(t *tunnel) error {
 	t.worker = w
 	for i := range t.ends {
 		event := t.event(i, watchRead)
-		if err := unix.EpollCtl(w.poll, unix.EPOLL_CTL_ADD, t.ends[i].fd, &event); err != nil {
+		if err := unix.EpollCtl(w.fd, unix.EPOLL_CTL_ADD, t.ends[i].fd, &event); err != nil {
 			w.free = append(w.free, t.slot)
 			return fmt.Errorf("epoll: %w", err) // closing the sockets takes them off
 		}
@@ -116,16 +138,12 @@ func (w *worker) load() int {
 func (w *worker) run() {
 	events := make([]unix.EpollEvent, 128)
 	for {
-		timeout := -1
-		if len(w.turns) > 0 {
-			timeout = 0
-		}
-		n, err := unix.EpollWait(w.poll, events, timeout)
-		if err != nil && !errors.Is(err, syscall.EINTR) {
+		n, err := w.ready(events)
+		if err != nil {
 			// EBADF, EFAULT, EINVAL: none can come about, and none can be survived.
-			panic(fmt.Sprintf("epoll_wait: %v", err))
+			panic(fmt.Sprintf("wait for sockets: %v", err))
 		}
-		closing := w.find(events[:max(n, 0)])
+		closing := w.find(events[:n])
 		for _, p := range w.pending {
 			p.tunnel.note(p.end, p.events)
 		}
@@ -135,11 +153,29 @@ func (w *worker) run() {
 			w.turn(t)
 		}
 		w.spare = w.spare[:0]
+		if len(w.aside) > 0 && w.sweeps.Load() == 0 {
+			w.clear()
+		}
 		if closing {
 			w.drop()
 			return
 		}
 	}
+}
+
+// ready reads the events there are, and waits for one where no tunnel has a turn
+// left. The waiting is done by the runtime's poller, which watches the epoll set
+// like any descriptor: a thread blocked in epoll_wait would keep its processor
+// from the rest of the program until the scheduler notices.
+func (w *worker) ready(events []unix.EpollEvent) (n int, err error) {
+	if len(w.turns) > 0 {
+		return epollNow(w.fd, events)
+	}
+	waitErr := w.raw.Read(func(fd uintptr) bool {
+		n, err = epollNow(int(fd), events)
+		return n > 0 || err != nil
+	})
+	return n, errors.Join(err, waitErr)
 }
 
 // find looks up the tunnels of the events, and says whether the worker is to end.
@@ -227,6 +263,11 @@ func (w *worker) finish(t *tunnel, err error) {
 		return
 	}
 	if t.aborted != nil {
+		if w.sweeps.Load() > 0 && !w.ending {
+			w.aside = append(w.aside, t)
+			t.mu.Unlock()
+			return
+		}
 		err = t.aborted
 	}
 	if err != nil {
@@ -249,6 +290,7 @@ func (w *worker) finish(t *tunnel, err error) {
 
 // drop ends what is left when the worker closes.
 func (w *worker) drop() {
+	w.ending = true
 	w.mu.Lock()
 	left := append([]*tunnel(nil), w.tunnels...)
 	w.mu.Unlock()
@@ -258,19 +300,32 @@ func (w *worker) drop() {
 		}
 	}
 	w.pipes.close()
-	closeDescriptor(w.poll)
+	w.poll.Close()
 	closeDescriptor(w.wake)
 }
 
+// clear ends the tunnels that were put aside.
+func (w *worker) clear() {
+	aside := w.aside
+	w.aside = nil
+	for _, t := range aside {
+		w.finish(t, nil) // with what it was aborted for
+	}
+}
+
 // close tells the worker to end; run returns soon after.
-func (w *worker) close() error {
+func (w *worker) close() {
 	w.mu.Lock()
 	w.closing = true
 	w.mu.Unlock()
-	var one [8]byte
-	one[0] = 1
+	w.nudge()
+}
+
+// nudge makes run go round once. It may not be called after run has returned.
+func (w *worker) nudge() {
+	one := [8]byte{1}
 	if _, err := unix.Write(w.wake, one[:]); err != nil {
-		return fmt.Errorf("wake the relay: %w", err)
+		// EBADF, EFAULT, EINVAL and a count of 2^64 cannot come about.
+		panic(fmt.Sprintf("wake the relay: %v", err))
 	}
-	return nil
 }
