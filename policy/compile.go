@@ -1,51 +1,74 @@
 package policy
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+)
 
 // Options are what is compiled beside the document.
 type Options struct {
 	// Floor are the denied targets of the enforcement point: they hold in every
-	// mode.
+	// mode, and no document lifts them.
 	Floor      []Target
 	Generation uint64
 }
 
-// Compiled is an immutable policy, ready to decide; safe for concurrent use.
+// Compiled is a policy, ready to decide. It is immutable, and safe for
+// concurrent use.
 type Compiled struct {
-	doc        Document
-	floor      []Target
+	mode       Mode
+	document   Document
+	floorList  []Target
 	generation uint64
+	allowed    *index
+	denied     *index
+	floor      *index
+	ancestors  func() map[string]struct{} // made when first asked for
 }
 
-// Compile builds the policy that enforces d.
+// Compile builds the policy that enforces d. A mode outside the four, the empty
+// one included, is enforced as no-network; allowed targets count in an allowlist
+// alone and denied ones in every mode, whatever a document made by hand says.
 func Compile(d Document, o Options) *Compiled {
-	return &Compiled{doc: d, floor: o.Floor, generation: o.Generation}
+	d.Allowed, d.Denied = slices.Clone(d.Allowed), slices.Clone(d.Denied)
+	c := &Compiled{
+		mode: d.Mode, document: d,
+		floorList: slices.Clone(o.Floor), generation: o.Generation,
+	}
+	switch d.Mode {
+	case ModePublic, ModeNoNetwork, ModeAllowlist, ModeDenylist:
+	default:
+		c.mode = ModeNoNetwork
+	}
+	var allowed []Target
+	if c.mode == ModeAllowlist {
+		allowed = d.Allowed
+	}
+	c.allowed = newIndex(allowed, allowedList, "")
+	c.ancestors = sync.OnceValue(func() map[string]struct{} { return ancestorsOf(allowed) })
+	c.denied = newIndex(d.Denied, deniedList, "")
+	c.floor = newIndex(o.Floor, deniedList, "floor:")
+	return c
 }
 
-// Decide judges one request. It does not allocate.
-func (c *Compiled) Decide(r Request) Decision {
-	return Decision{Reason: ReasonUnlisted, Generation: c.generation}
+// Document is a copy of the document that was compiled.
+func (c *Compiled) Document() Document {
+	d := c.document
+	d.Allowed, d.Denied = slices.Clone(d.Allowed), slices.Clone(d.Denied)
+	return d
 }
 
-// DecideAddress judges one address that name resolved to, for a connection or a
-// DNS answer that name already allowed. Port 0 is a DNS answer; pinned says that
-// the operator pinned the name.
-func (c *Compiled) DecideAddress(name string, addr netip.Addr, port uint16, p Protocol, pinned bool) Decision {
-	return Decision{Reason: ReasonSpecialAddress, Generation: c.generation}
-}
-
-// Document is the document that was compiled.
-func (c *Compiled) Document() Document { return c.doc }
-
-// Floor is the floor that was compiled.
-func (c *Compiled) Floor() []Target { return c.floor }
+// Floor is a copy of the floor that was compiled.
+func (c *Compiled) Floor() []Target { return slices.Clone(c.floorList) }
 
 // Generation is the generation that decisions carry.
 func (c *Compiled) Generation() uint64 { return c.generation }
 
 // HoldsDeniedName says that a denied name is in force (carve-out, denylist or
 // floor), so that TCP to allowed addresses must go through the proxy.
-func (c *Compiled) HoldsDeniedName() bool { return true }
+func (c *Compiled) HoldsDeniedName() bool { return c.denied.holdsName() || c.floor.holdsName() }
 
 // AddressRule is an address target as the kernel's sets hold it.
 type AddressRule struct {
@@ -58,11 +81,14 @@ type AddressRule struct {
 	Rule string
 }
 
-// AllowedAddresses are the address targets of allowed_hosts.
-func (c *Compiled) AllowedAddresses() []AddressRule { return nil }
+// AllowedAddresses are the address targets of an allowlist, in document order;
+// none in the other modes, whose mode says all.
+func (c *Compiled) AllowedAddresses() []AddressRule { return c.allowed.addressRules() }
 
-// DeniedAddresses are the address targets of denied_hosts and the floor.
-func (c *Compiled) DeniedAddresses() []AddressRule { return nil }
+// DeniedAddresses are the address targets of the floor and of denied_hosts.
+func (c *Compiled) DeniedAddresses() []AddressRule {
+	return append(c.floor.addressRules(), c.denied.addressRules()...)
+}
 
 // Opening is a port and protocol that an allowed name opens on the addresses
 // handed out for it. Port 0 means every port.
@@ -71,5 +97,46 @@ type Opening struct {
 	Protocol Protocol
 }
 
-// Openings are what an allowed name opens; none when it is not allowed.
-func (c *Compiled) Openings(name string) []Opening { return nil }
+// Openings are what the name targets of an allowlist open on the addresses that
+// the resolver hands out for name, less what is denied for the name; none when
+// it is not allowed, and none in the other modes, which open nothing by name.
+// (What a whole-family address target opens is in AllowedAddresses.) A carve-out
+// of one port from an opening of every port cannot be written here: the proxy,
+// which sees the name, holds it. Openings of UDP always have a port.
+func (c *Compiled) Openings(name string) []Opening {
+	name = strings.TrimSuffix(name, ".")
+	var openings []Opening
+	add := func(s span, found bool) {
+		if !found {
+			return
+		}
+		for _, slot := range c.allowed.slots[s.start:s.end] {
+			for _, p := range [2]Protocol{TCP, UDP} {
+				o := Opening{Port: slot.port, Protocol: p}
+				if slot.by[p] != 0 && !slices.Contains(openings, o) && !c.shuts(name, o) {
+					openings = append(openings, o)
+				}
+			}
+		}
+	}
+	s, found := c.allowed.exact[name]
+	add(s, found)
+	for base := name; ; {
+		dot := strings.IndexByte(base, '.')
+		if dot < 0 {
+			return openings
+		}
+		base = base[dot+1:]
+		s, found := c.allowed.wild[base]
+		add(s, found)
+	}
+}
+
+// shuts says that the opening is denied for the name as a whole.
+func (c *Compiled) shuts(name string, o Opening) bool {
+	if o.Protocol == UDP && o.Port == 443 && c.HoldsDeniedName() {
+		return true // QUIC shows no name (policy.md section 3, step 2)
+	}
+	_, denied := c.deniedName(name, wantMatch, o.Port, o.Protocol)
+	return denied
+}

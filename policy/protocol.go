@@ -1,6 +1,9 @@
 package policy
 
-import "strconv"
+import (
+	"fmt"
+	"strconv"
+)
 
 // String gives the word that targets and logs carry: tcp, udp or icmp.
 func (p Protocol) String() string {
@@ -13,4 +16,22 @@ func (p Protocol) String() string {
 		return "icmp"
 	}
 	return "protocol-" + strconv.Itoa(int(p))
+}
+
+// MarshalText writes the word of String.
+func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText reads "tcp", "udp" or "icmp".
+func (p *Protocol) UnmarshalText(text []byte) error {
+	switch string(text) {
+	case "tcp":
+		*p = TCP
+	case "udp":
+		*p = UDP
+	case "icmp":
+		*p = ICMP
+	default:
+		return fmt.Errorf("protocol %q: want tcp, udp or icmp", text)
+	}
+	return nil
 }
