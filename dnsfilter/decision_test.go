@@ -81,7 +81,7 @@ func TestQuestionsAreJudgedByThePolicyInForce(t *testing.T) {
 					t.Fatal("a denied question was sent upstream")
 				}
 				ext := ede(r)
-				if ext == nil || ext.InfoCode != dns.ExtendedErrorCodeFiltered ||
+				if ext == nil || ext.InfoCode != dns.ExtendedErrorCodeBlocked ||
 					!strings.Contains(ext.ExtraText, string(c.reason)) || !strings.Contains(ext.ExtraText, e.DecisionID) {
 					t.Fatalf("%s: EDE %v does not name %s and %s", try, ext, c.reason, e.DecisionID)
 				}

@@ -85,7 +85,7 @@ func (s *Server) deny(p *policy.Compiled, q *question, o *outcome) reply {
 		body:    denialSOA,
 		nsRRs:   1,
 		hasEDE:  true,
-		edeCode: dns.ExtendedErrorCodeFiltered,
+		edeCode: dns.ExtendedErrorCodeBlocked, // 15
 		edeText: "exeat: denied, reason " + string(o.decision.Reason) + ", decision " + event.DecisionID,
 	}
 	switch {

@@ -148,7 +148,7 @@ func (c *checker) address(ip net.IP) bool {
 // addresses are the sandbox's own; outside public mode those are special too.
 func (s *Server) decideAddress(p *policy.Compiled, name string, addr netip.Addr, pinned bool) policy.Decision {
 	d := p.DecideAddress(name, addr, 0, policy.TCP, pinned)
-	if d.Verdict == policy.Allow && !pinned && s.cfg.Local(addr) && p.Document().Mode != policy.ModePublic {
+	if d.Verdict == policy.Allow && !pinned && s.cfg.Local(addr) && p.Mode() != policy.ModePublic {
 		return policy.Decision{Rule: d.Rule, Reason: policy.ReasonSpecialAddress, Generation: d.Generation}
 	}
 	return d
