@@ -32,10 +32,12 @@ type Compiled struct {
 // one included, is enforced as no-network; allowed targets count in an allowlist
 // alone and denied ones in every mode, whatever a document made by hand says.
 func Compile(d Document, o Options) *Compiled {
-	d.Allowed, d.Denied = slices.Clone(d.Allowed), slices.Clone(d.Denied)
+	// Cloned without room to spare, so that an append of the caller's or of a
+	// reader's never writes into what is compiled.
+	d.Allowed, d.Denied = slices.Clip(slices.Clone(d.Allowed)), slices.Clip(slices.Clone(d.Denied))
 	c := &Compiled{
 		mode: d.Mode, document: d,
-		floorList: slices.Clone(o.Floor), generation: o.Generation,
+		floorList: slices.Clip(slices.Clone(o.Floor)), generation: o.Generation,
 	}
 	switch d.Mode {
 	case ModePublic, ModeNoNetwork, ModeAllowlist, ModeDenylist:
@@ -53,15 +55,12 @@ func Compile(d Document, o Options) *Compiled {
 	return c
 }
 
-// Document is a copy of the document that was compiled.
-func (c *Compiled) Document() Document {
-	d := c.document
-	d.Allowed, d.Denied = slices.Clone(d.Allowed), slices.Clone(d.Denied)
-	return d
-}
+// Document is the document that was compiled. Its lists are shared, to be read
+// alone.
+func (c *Compiled) Document() Document { return c.document }
 
-// Floor is a copy of the floor that was compiled.
-func (c *Compiled) Floor() []Target { return slices.Clone(c.floorList) }
+// Floor is the floor that was compiled: shared, to be read alone.
+func (c *Compiled) Floor() []Target { return c.floorList }
 
 // Generation is the generation that decisions carry.
 func (c *Compiled) Generation() uint64 { return c.generation }
