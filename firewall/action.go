@@ -251,3 +251,12 @@ func InCgroup(level uint32, id uint64) Statement {
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: native64(id)},
 	}}
 }
+
+// SocketMark is `socket mark M`: the mark of the local socket that the packet
+// belongs to, in input too.
+func SocketMark(m uint32) Statement {
+	return Statement{text: fmt.Sprintf("socket mark 0x%08x", m), exprs: []expr.Any{
+		&expr.Socket{Key: expr.SocketKeyMark, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: native32(m)},
+	}}
+}

@@ -69,3 +69,18 @@ func sh(t testing.TB, line string) string {
 	}
 	return string(out)
 }
+
+func replace(s, old, new string) string { return strings.ReplaceAll(s, old, new) }
+
+// fileName makes a file name of a sentence.
+func fileName(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-':
+			return r
+		case r == ' ':
+			return '_'
+		}
+		return -1
+	}, s)
+}

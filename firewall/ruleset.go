@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -188,7 +189,7 @@ func (s Set) print(b *strings.Builder) {
 
 func (s Set) elementList() string {
 	sorted := slices.Clone(s.Elements)
-	slices.SortFunc(sorted, func(a, b Element) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(sorted, s.compare)
 	words := make([]string, len(sorted))
 	for i, e := range sorted {
 		words[i] = e.text(s.Fields)
@@ -197,6 +198,26 @@ func (s Set) elementList() string {
 		}
 	}
 	return strings.Join(words, ", ")
+}
+
+// compare orders elements as nft lists them: numbers by value; concatenations
+// by their last part first, and of a set without ranges as numbers whose first
+// byte weighs least.
+func (s Set) compare(a, b Element) int {
+	end := len(a.Key)
+	for _, f := range slices.Backward(s.Fields) {
+		from := end - align4(f.size())
+		x, y := []byte(a.Key[from:end]), []byte(b.Key[from:end])
+		if !s.Interval && len(s.Fields) > 1 {
+			slices.Reverse(x)
+			slices.Reverse(y)
+		}
+		if c := bytes.Compare(x, y); c != 0 {
+			return c
+		}
+		end = from
+	}
+	return 0
 }
 
 func (c Chain) print(b *strings.Builder) {

@@ -137,7 +137,20 @@ func UDPDPort(ports ...uint16) Statement {
 	return portMatch(unix.IPPROTO_UDP, 2, "dport", true, ports)
 }
 
-// addr loads the source or destination address, after its family.
+// NotUDPDPort is `udp dport != P`.
+func NotUDPDPort(ports ...uint16) Statement {
+	return portMatch(unix.IPPROTO_UDP, 2, "dport", false, ports)
+}
+
+// UDPSPort is `udp sport P`.
+func UDPSPort(ports ...uint16) Statement {
+	return portMatch(unix.IPPROTO_UDP, 0, "sport", true, ports)
+}
+
+// hostPrefix is the prefix of one address.
+func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// addrPayload loads the source or destination address, after its family.
 func addrPayload(v4, source bool, register uint32) []expr.Any {
 	p := &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: 24, Len: 16}
 	family := byte(unix.NFPROTO_IPV6)
@@ -190,6 +203,13 @@ func ipWord(v4 bool) string {
 	return "ip6"
 }
 
+func icmpWord(proto uint8) string {
+	if proto == unix.IPPROTO_ICMP {
+		return "icmp"
+	}
+	return "icmpv6"
+}
+
 // To is `ip daddr PREFIX` or `ip6 daddr PREFIX`.
 func To(p netip.Prefix) Statement { return addrMatch(false, true, p) }
 
@@ -204,7 +224,8 @@ func NotFrom(p netip.Prefix) Statement { return addrMatch(true, false, p) }
 
 // InSet looks the packet's destination up in a named set, whose first field is
 // an address and whose others are ports and protocols; of a set with a port,
-// proto says of which protocol (0: whichever the rule has matched before).
+// proto says of which protocol (0: whichever the rule has matched before; an
+// ICMP type must have been matched).
 func InSet(set Set, proto uint8) Statement { return inSet(set, proto, "daddr", "dport", 2) }
 
 // FromSet is InSet for the packet's source address and port.
@@ -218,7 +239,12 @@ func inSet(set Set, proto uint8, side, port string, offset uint32) Statement {
 	}
 	word := "th"
 	var exprs []expr.Any
-	if proto != 0 {
+	switch proto {
+	case 0:
+	case unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6:
+		// Echo has no ports; what stands in their place is in the range of them all.
+		word, port, offset = icmpWord(proto), "checksum", 2
+	default:
 		word, exprs = protoName(proto), L4(proto).exprs
 	}
 	words := []string{ipWord(v4) + " " + side}

@@ -1,0 +1,175 @@
+package firewall
+
+import (
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/exeat/exeat/policy"
+)
+
+// output parts what we send from what the agent sends; nothing passes by its
+// state alone (B30).
+func (j *joined) output() Chain {
+	rules := []Rule{
+		rule(OutIface("lo"), TCPReset(), CTState(StateRelated), CTReply(), Jump("kernel_reset")),
+		rule(CTState(StateInvalid), Count(), Drop()),
+		rule(OutIface("lo"), FromForeign(), Count(), Drop()),
+		with(j.own(), Goto("own")),
+	}
+	if j.Own.Cgroup == 0 {
+		forged := []Statement{UID(j.Own.UID)}
+		if j.ProbeMark != 0 {
+			forged = append(forged, NotMark(j.ProbeMark))
+		}
+		rules = append(rules, with(forged, j.log(attackPrefix), Drop()).Comments("our uid without the secrets: somebody took it"))
+	}
+	rules = append(rules,
+		rule(L4(unix.IPPROTO_ICMPV6), Jump("neighbours")),
+		rule(CTMark(ctOwn), CTState(StateEstablished), CTOriginal(), Jump("tail")),
+		rule(Goto("agent")))
+	return Chain{Name: "output", Hook: &Hook{Type: "filter", Point: Output, Drop: true}, Rules: append(rules, rule(Drop()))}
+}
+
+// attackPrefix is logged of what only an attacker sends.
+const attackPrefix = "attack"
+
+// kernelReset lets the kernel's own refusals pass, which bear the address that
+// was refused and would die as forged (B22). Only rejecting a packet makes a
+// reset "related" without a socket; a raw socket's has one.
+func kernelReset() Chain {
+	return Chain{Name: "kernel_reset", Rules: []Rule{
+		rule(HasSocket(), Return()),
+		rule(Accept()),
+	}}
+}
+
+// neighbours lets the kernel's neighbour discovery out (B10); its multicast
+// reports, which nobody needs, vanish without a word.
+func (j *joined) neighbours() Chain {
+	return Chain{Name: "neighbours", Rules: []Rule{
+		rule(HasSocket(), Return()),
+		rule(ICMPv6Type(icmp6RouterSolicit, icmp6NeighborSolicit, icmp6NeighborAdvert), HopLimit255(), Goto("stamp")),
+		rule(NotOutIface("lo"), Drop()),
+	}}
+}
+
+// tail lets out what the kernel sends for our flows when their socket is gone:
+// last acknowledgements and resets. A packet of any socket is forged here.
+func (j *joined) tail() Chain {
+	return Chain{Name: "tail", Rules: []Rule{
+		rule(HasSocket(), Count(), Drop()),
+		rule(Goto("stamp")),
+	}}
+}
+
+// ownChains let us out, on flows that we began; never an answer (B14).
+func (j *joined) ownChains() []Chain {
+	local := []Rule{
+		rule(CTOriginal(), TCPorUDP(), DPort(j.listeners()...), Count(), Drop()).Comments("a flow of ours that ends at our own listener was led astray (B43)"),
+	}
+	if j.EngineDNS {
+		if j.NetRaw {
+			local = append(local, rule(To(j.engine), L4(unix.IPPROTO_UDP), Drop()).Comments("its answers could be forged (B45)"))
+		}
+		local = append(local,
+			rule(To(j.engine), CTState(StateNew), SetCTMark(ctOwn)),
+			rule(To(j.engine), CTNotMark(ctOwn), Count(), Drop()).Comments("a flow that somebody prepared (B43)"))
+	}
+	local = append(local, rule(Accept()))
+	own := []Rule{
+		rule(OutIface("lo"), Goto("own_local")),
+		rule(FromForeign(), Count(), Drop()),
+		rule(CTReply(), Count(), Drop()).Comments("we never answer anyone outside lo"),
+	}
+	switch {
+	case j.Lockdown:
+		own = append(own, rule(Goto("refuse")))
+	default:
+		if j.mode == policy.ModeNoNetwork {
+			own = append(own, rule(CTState(StateNew), Goto("refuse")).Comments("no-network holds for us too"))
+		}
+		own = append(own,
+			rule(CTState(StateNew), SetCTMark(ctOwn)),
+			rule(CTNotMark(ctOwn), Count(), Drop()),
+			rule(Goto("stamp")))
+	}
+	return []Chain{{Name: "own", Rules: own}, {Name: "own_local", Rules: local}}
+}
+
+// listeners are the ports that we listen on.
+func (j *joined) listeners() []uint16 {
+	if l := slices.DeleteFunc(slices.Clone(j.services), func(p uint16) bool { return p == 53 }); len(l) > 0 {
+		return l
+	}
+	return []uint16{53}
+}
+
+// agent judges what the agent sends, whatever marks it bears.
+func (j *joined) agent() Chain {
+	rules := []Rule{rule(SetMark(0))}
+	if j.EngineDNS {
+		answer := []Statement{From(j.engine), CTMark(ctOwn), CTReply(), CTDNAT()}
+		if j.NetRaw {
+			answer = slices.Insert(answer, 1, L4(unix.IPPROTO_TCP))
+		}
+		rules = append(rules, with(answer, Accept()).Comments("the engine's DNS answers us"))
+	}
+	rules = append(rules,
+		rule(From(j.engine), j.log("deny unlisted"), Count(), Drop()).Comments("forging the engine's DNS (B43)"),
+		rule(To(j.engine), Goto("deny_unlisted")).Comments("the engine's DNS forwards outside (B16)"),
+		rule(OutIface("lo"), Goto("local")),
+		rule(To(j.loopback), Goto("local")).Comments("redirected packets still show the old link here"),
+		rule(To(netip.MustParsePrefix("::1/128")), Goto("local")),
+		rule(FromForeign(), j.log("deny unlisted"), Count(), Drop()),
+		rule(IPOptions(), Goto("deny_malformed")).Comments("source routes (B12)"),
+		rule(RoutingHeader(), Goto("deny_malformed")),
+	)
+	if j.Lockdown || j.Policy == nil {
+		return Chain{Name: "agent", Rules: append(rules, rule(Goto("deny_unprotected")))}
+	}
+	for _, port := range j.inboundMatches() {
+		rules = append(rules, with(port.out, CTReply(), CTState(StateEstablished), Goto("stamp")))
+	}
+	rules = append(rules, rule(CTReply(), Count(), Drop()).Comments("nobody was let in whom this would answer"))
+	return Chain{Name: "agent", Rules: append(rules, rule(Goto("judge")))}
+}
+
+// local is the agent's loopback, and the way to our listeners.
+func (j *joined) local() Chain {
+	return Chain{Name: "local", Rules: []Rule{
+		rule(CTState(StateNew), CTCountOver(j.MaxRedirected), Goto("deny_limit")),
+		rule(Accept()),
+	}}
+}
+
+// verdictChains log a verdict with its reason and carry it out. A denial is
+// refused at once where its sender is here, which agent has made sure of.
+func (j *joined) verdictChains() []Chain {
+	chains := []Chain{
+		{Name: "stamp", Rules: []Rule{
+			rule(SetMark(j.Secrets.Mark), SetPriority(j.Secrets.Priority), Accept()),
+		}},
+		{Name: "refuse", Rules: []Rule{
+			rule(L4(unix.IPPROTO_TCP), RejectTCP()),
+			rule(RejectAdmin()),
+		}},
+	}
+	for _, reason := range []policy.Reason{policy.ReasonRule, policy.ReasonMode} {
+		chains = append(chains, Chain{Name: "allow_" + string(reason), Rules: []Rule{
+			rule(CTState(StateNew), SetCTMark(ctDirect), j.log("allow "+string(reason))),
+			rule(Goto("stamp")),
+		}})
+	}
+	for _, reason := range []policy.Reason{
+		policy.ReasonDenied, policy.ReasonLimit, policy.ReasonMalformed, policy.ReasonMode,
+		policy.ReasonProtocol, policy.ReasonRevoked, policy.ReasonUnlisted, policy.ReasonUnprotected,
+	} {
+		chains = append(chains, Chain{Name: "deny_" + string(reason), Rules: []Rule{
+			rule(j.log("deny " + string(reason))),
+			rule(Goto("refuse")),
+		}})
+	}
+	return chains
+}
