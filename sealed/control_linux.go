@@ -22,6 +22,9 @@ func (s *Sandbox) Explicit() []*net.TCPListener { return s.explicit }
 // DNS are the sockets that all of port 53 comes to.
 func (s *Sandbox) DNS() ([]*net.UDPConn, []*net.TCPListener) { return s.dnsUDP, s.dnsTCP }
 
+// Kernel is the ruleset inside.
+func (s *Sandbox) Kernel() *Kernel { return s.kernel }
+
 // Warnings are what the user should know about this sandbox.
 func (s *Sandbox) Warnings() []string { return s.warnings }
 

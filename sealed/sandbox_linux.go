@@ -264,7 +264,13 @@ func (s *Sandbox) receiveHandout(ctx context.Context) error {
 	if errs != nil {
 		return errs
 	}
-	s.kernel = newKernel(s.rules, s.ports)
+	var warning string
+	if s.kernel, warning, err = newKernel(s.rules, s.ports); err != nil {
+		return err
+	}
+	if warning != "" {
+		s.warnings = append(s.warnings, warning)
+	}
 	return nil
 }
 
