@@ -20,8 +20,8 @@ type Diff struct {
 // a sample of each target, so that two spellings of one policy do not differ.
 func Compare(a, b *Compiled) Diff {
 	c := comparison{a: a, b: b, diff: Diff{Allowed: []string{}, Denied: []string{}}}
-	c.mention(a)
-	c.mention(b)
+	modeA, modeB := c.mention(a), c.mention(b)
+	c.allowlists = modeA == ModeAllowlist && modeB == ModeAllowlist
 	c.prepare()
 	for _, key := range c.order {
 		c.compareTarget(key, c.facets[key])
@@ -45,6 +45,7 @@ type comparison struct {
 	a, b *Compiled
 	diff Diff
 
+	allowlists bool // both are
 	order  []Target          // each host and port once, in order of mention
 	facets map[Target]facets // what is asked about each
 	labels map[string]bool   // every label of every name that is mentioned
@@ -57,8 +58,8 @@ type comparison struct {
 	freshLabel string // a label that no target mentions
 }
 
-// mention collects the targets of a policy and its floor.
-func (c *comparison) mention(p *Compiled) {
+// mention collects the targets of a policy and its floor, and gives its mode.
+func (c *comparison) mention(p *Compiled) Mode {
 	if c.facets == nil {
 		c.facets = map[Target]facets{}
 		c.labels = map[string]bool{}
@@ -83,6 +84,7 @@ func (c *comparison) mention(p *Compiled) {
 			}
 		}
 	}
+	return doc.Mode
 }
 
 // facetsOf are what a target covers as it is written. (An unwritten protocol of
@@ -175,13 +177,10 @@ func (c *comparison) compareTarget(t Target, asked facets) {
 // ask puts one sample to both policies, a facet at a time.
 func (c *comparison) ask(sample Request, asked facets) (gained, lost facets) {
 	for _, facet := range []facets{facetTCP, facetUDP, facetICMP, facetPrivate} {
-		if asked&facet == 0 {
-			continue
+		if asked&facet == 0 || facet == facetPrivate && !c.allowlists {
+			continue // the other modes have no rule of their own about private addresses
 		}
 		before, after := allows(c.a, sample, facet), allows(c.b, sample, facet)
-		if facet == facetPrivate && (c.a.Document().Mode != c.b.Document().Mode || c.a.Document().Mode != ModeAllowlist) {
-			continue // the other modes have no rule of their own about it
-		}
 		switch {
 		case after && !before:
 			gained |= facet
