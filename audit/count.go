@@ -73,11 +73,20 @@ func keyOf(e *Event) key {
 		k.port, k.protocol = 0, policy.TCP
 	}
 	if e.Kind == KindError {
-		k.failure = e.Error
+		k.failure = failureWord(e.Error)
 		return k
 	}
 	k.verdict, k.reason = e.Verdict, e.Reason
 	return k
+}
+
+// failureWord keeps the counters to the fixed words.
+func failureWord(word string) string {
+	switch word {
+	case ErrorUnresolvable, ErrorUnreachable, ErrorUpstreamReset:
+		return word
+	}
+	return "other"
 }
 
 // cell holds the counters of one key, and what the log remembers of it.

@@ -50,4 +50,6 @@ type EventLog interface {
 	Read(after uint64, into []audit.Event) (n int, lost uint64)
 	Subscribe(after uint64, buffer int) *audit.Subscription
 	Summary() []audit.Count
+	Totals() []audit.Total
+	Stats() audit.Stats
 }

@@ -20,7 +20,6 @@ const (
 	CodeNoLease         Code = "no-lease"           // 409: nothing to renew
 	CodeStaleGeneration Code = "stale-generation"   // 412: CurrentGeneration is in force
 	CodeTooLarge        Code = "too-large"          // 413
-	CodeMediaType       Code = "unsupported-media"  // 415
 	CodeCapability      Code = "capability-missing" // 422: Problems names each
 	CodeInternal        Code = "internal"           // 500
 	CodeNotImplemented  Code = "not-implemented"    // 501: this engine has no such part

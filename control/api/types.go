@@ -165,7 +165,8 @@ type CheckResult struct {
 	Policy     policy.Document  `json:"policy"`
 	Generation uint64           `json:"generation"`
 	Warnings   []policy.Problem `json:"warnings"`
-	Diff       Diff             `json:"diff"`
+	// Diff is by what the two decide, not by how they are written.
+	Diff policy.Diff `json:"diff"`
 }
 
 // ExplainRequest is the body of POST /v1/explain: targets as
