@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"text/tabwriter"
@@ -24,7 +25,8 @@ func newPolicyExplainCommand(s *streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain -f FILE TARGET...",
 		Short: "Say what would be decided for a target, and why",
-		Long: `Prints one line a target: verdict, target, reason, and the rule that decided.
+		Long: `Prints one line a target: verdict, target, reason, and the rule that decided
+("-" where no target did).
 
 TARGET is a name or an address, with ":port" (443 when left out) and "/tcp" or
 "/udp" (tcp when left out); an IPv6 address with a port needs brackets.
@@ -101,11 +103,7 @@ func (s *streams) writeExplanations(explanations []explanation) error {
 			}
 			continue
 		}
-		row := fmt.Sprintf("%s\t%s\t%s", e.Verdict, e.Target, e.Reason)
-		if e.Rule != "" {
-			row += "\t" + e.Rule
-		}
-		fmt.Fprintln(table, row) // errors stick until Flush
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", e.Verdict, e.Target, e.Reason, cmp.Or(e.Rule, "-")) // errors stick until Flush
 	}
 	if err := table.Flush(); err != nil {
 		return outputError(err)
