@@ -184,9 +184,9 @@ func TestOnlyRecordsOfTheQuestionAreKept(t *testing.T) {
 }
 
 func TestTheUpstreamQuestionIsRebuilt(t *testing.T) {
-	var got *dns.Msg
+	asked := make(chan *dns.Msg, 1)
 	o := newOrigin(t, func(w dns.ResponseWriter, m *dns.Msg) {
-		got = m.Copy()
+		asked <- m.Copy()
 		zone(t, "a-rather-long-name-for-letters.test. 60 IN A 203.0.113.1")(w, m)
 	})
 	f := start(t, allow("a-rather-long-name-for-letters.test"), nil, o)
@@ -201,6 +201,7 @@ func TestTheUpstreamQuestionIsRebuilt(t *testing.T) {
 	if r.Question[0].Name != "A-RATHER-LONG-NAME-FOR-LETTERS.TEST." {
 		t.Errorf("the client's case came back as %s", r.Question[0].Name)
 	}
+	got := <-asked
 	opt := got.IsEdns0()
 	if opt == nil || len(opt.Option) != 0 || opt.Do() || opt.UDPSize() != 1232 || got.CheckingDisabled || got.AuthenticatedData {
 		t.Errorf("upstream was asked %v", got)
