@@ -14,18 +14,13 @@ import (
 	"github.com/exeat/exeat/policy"
 )
 
-// FlowLog is where the end of a flow is told.
-type FlowLog interface {
-	Record(e audit.Event) audit.Event
-}
-
 // flowShards spreads the registry's locks; flows are dealt out in turn.
 const flowShards = 16
 
 // Flows holds every open flow, and moves the bytes of those that are relayed. Its
 // methods are safe for concurrent use.
 type Flows struct {
-	log    FlowLog
+	log    Recorder
 	prefix string
 	next   atomic.Uint64
 	shards [flowShards]flowShard
@@ -42,8 +37,8 @@ type flowShard struct {
 	open map[uint64]*Flow
 }
 
-// NewFlows makes an empty registry. Close ends it.
-func NewFlows(log FlowLog) *Flows {
+// NewFlows makes an empty registry that tells log of every flow's end. Close ends it.
+func NewFlows(log Recorder) *Flows {
 	fs := &Flows{log: log, prefix: "f" + strconv.FormatInt(time.Now().Unix(), 36) + "-"}
 	for i := range fs.shards {
 		fs.shards[i].open = map[uint64]*Flow{}

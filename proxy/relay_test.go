@@ -21,7 +21,7 @@ import (
 	"github.com/exeat/exeat/policy"
 )
 
-// flowEvents is a FlowLog that keeps what it is told.
+// flowEvents is a Recorder that keeps what it is told.
 type flowEvents struct {
 	mu     sync.Mutex
 	events []audit.Event
