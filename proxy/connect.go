@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"time"
 
 	"github.com/exeat/exeat/audit"
 	"github.com/exeat/exeat/policy"
@@ -53,7 +52,7 @@ func (s *session) connect(h head) bool {
 		reset(up.tcp)
 		return false
 	}
-	c.deadline(time.Time{})
+	c.deadline(noDeadline)
 	c.first.Store(nobody)
 	if err := s.rewind(); err != nil {
 		reset(up.tcp)

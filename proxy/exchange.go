@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/http"
 	"net/textproto"
 	"net/url"
@@ -31,7 +30,7 @@ func (s *session) exchange(h head, req *http.Request, v verdict, id string) bool
 	upgrade := prepareRequest(h, req, s.explicit)
 	out := s.send(req)
 	resp, err := s.response(req)
-	if err != nil && s.up.used && retriable(req) && s.ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
+	if err != nil && s.up.used && retriable(req) && s.ctx.Err() == nil && !s.up.flow.isAborted() {
 		// The upstream closed an idle connection just as it was used again.
 		return s.again(h, req, v, id)
 	}
@@ -304,11 +303,12 @@ func (s *session) abort(out *sending, err error) {
 // was cut: then the client's connection is gone too.
 func (s *session) noResponse(req *http.Request, v verdict, id string, out *sending, err error) bool {
 	s.c.deadline(time.Unix(1, 0))
+	cut := s.up.flow.isAborted() || s.ctx.Err() != nil
 	reset(s.up.tcp)
 	<-out.done
-	s.c.deadline(time.Time{})
+	s.c.deadline(noDeadline)
 	s.dropUpstream(ErrUpstreamReset)
-	if errors.Is(err, net.ErrClosed) {
+	if cut {
 		return false
 	}
 	s.p.failed(v, id, err)
@@ -385,4 +385,11 @@ func (s *session) switchProtocols(resp *http.Response) bool {
 	readers.Put(u.in)
 	s.p.hand(s.c, u.flow, u.tcp, u.end)
 	return false
+}
+
+// isAborted says that the flow was revoked or cut.
+func (f *Flow) isAborted() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.aborted != nil
 }

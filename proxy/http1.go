@@ -89,7 +89,7 @@ func (s *session) serveRequest() bool {
 	if err != nil && !errors.Is(err, errHead) {
 		return s.incomplete(err)
 	}
-	s.c.deadline(time.Time{})
+	s.c.deadline(noDeadline)
 	var h head
 	if err == nil {
 		h, err = parseHead(raw)

@@ -271,7 +271,7 @@ func (p *Proxy) relay(c *client, o opening) {
 
 // replay passes on what was read before the verdict.
 func (p *Proxy) replay(c *client, f *Flow, up upstream) error {
-	if err := c.tcp.SetReadDeadline(time.Time{}); err != nil {
+	if err := c.tcp.SetReadDeadline(noDeadline); err != nil {
 		return err
 	}
 	n, err := write(c.tcp, up.early)

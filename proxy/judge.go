@@ -59,9 +59,11 @@ func (p *Proxy) judge(c *policy.Compiled, s subject) verdict {
 		return v
 	}
 	opened := s.dst.IsValid() && p.opens(c, s.dst, s.port)
-	public := s.dst.IsValid() && v.Reason == policy.ReasonMode && c.Document().Mode == policy.ModePublic && !c.HoldsDeniedName()
+	// Where all is allowed and no name is denied there is nothing to hold: it goes
+	// where the client chose, by whatever hosts file.
+	free := s.dst.IsValid() && v.Reason == policy.ReasonMode && !c.HoldsDeniedName()
 	switch {
-	case opened || public:
+	case opened || free:
 		return p.destination(c, v, s.dst, opened)
 	case s.name != "":
 		v.name = s.name
@@ -78,24 +80,20 @@ func (p *Proxy) judge(c *policy.Compiled, s subject) verdict {
 }
 
 // judgeClaimed judges a connection that shows an address in place of a name: as
-// that address, unless the destination is denied, or opened by itself.
+// that address, which must be its destination.
 func (p *Proxy) judgeClaimed(c *policy.Compiled, s subject) verdict {
-	ask := func(addr netip.Addr) verdict {
-		req := policy.Request{Addr: addr, Port: s.port, Protocol: policy.TCP, Finding: s.finding}
-		return verdict{Decision: c.Decide(req), subject: s, evidence: req}
+	req := policy.Request{
+		Kind: s.kind, Name: s.claimed.String(), Addr: s.dst, Port: s.port, Protocol: policy.TCP, Finding: s.finding,
 	}
-	v := ask(s.claimed)
-	if s.dst.IsValid() && s.dst != s.claimed {
-		chosen := ask(s.dst)
-		denied := chosen.Verdict == policy.Deny && chosen.Reason == policy.ReasonDenied
-		if denied || v.Reason != policy.ReasonDenied && p.opens(c, s.dst, s.port) {
-			v, s.claimed = chosen, s.dst
-		}
-	}
+	v := verdict{Decision: c.Decide(req), subject: s, evidence: req}
 	if v.Verdict != policy.Allow {
 		return v
 	}
-	return p.destination(c, v, s.claimed, p.opens(c, s.claimed, s.port))
+	dst := s.claimed
+	if s.dst.IsValid() {
+		dst = s.dst
+	}
+	return p.destination(c, v, dst, p.opens(c, dst, s.port))
 }
 
 // opens says that an address target allows addr, whatever is shown there.
@@ -115,22 +113,23 @@ func (p *Proxy) destination(c *policy.Compiled, v verdict, addr netip.Addr, open
 }
 
 // attributed dials the destination of a connection that names nothing, for the
-// name it was allowed by.
+// most recent of its names that is allowed there.
 func (p *Proxy) attributed(c *policy.Compiled, v verdict) verdict {
+	refused := policy.Decision{Reason: policy.ReasonNotAttributable, Generation: c.Generation()}
 	for _, name := range v.subject.attributed {
 		d := c.Decide(policy.Request{Name: name, Port: v.subject.port, Protocol: policy.TCP})
-		if d.Verdict != policy.Allow || d.Rule != v.Rule {
+		if d.Verdict != policy.Allow {
 			continue
 		}
-		checked := p.checkAddress(c, name, v.subject.dst, v.subject.port)
-		if checked.Verdict != policy.Allow {
-			return v.deny(checked)
+		if d = p.checkAddress(c, name, v.subject.dst, v.subject.port); d.Verdict != policy.Allow {
+			refused = d
+			continue
 		}
 		v.direct = v.subject.dst
 		v.subject.name = name
 		return v
 	}
-	return v.deny(policy.Decision{Reason: policy.ReasonNotAttributable, Generation: c.Generation()})
+	return v.deny(refused)
 }
 
 // checkAddress judges one address that name was resolved to.
