@@ -236,19 +236,19 @@ func (l *Log) Totals() []Total {
 
 // countLine is a Count as JSON writes it.
 type countLine struct {
-	Target   string          `json:"target"`
-	Name     string          `json:"name,omitempty"`
-	Addr     netip.Addr      `json:"addr,omitzero"`
-	Port     uint16          `json:"port,omitempty"`
-	Protocol string          `json:"protocol,omitempty"`
-	Verdict  *policy.Verdict `json:"verdict,omitempty"`
-	Reason   policy.Reason   `json:"reason,omitempty"`
-	Error    string          `json:"error,omitempty"`
-	Count    uint64          `json:"count"`
-	BytesOut uint64          `json:"bytes_out,omitempty"`
-	BytesIn  uint64          `json:"bytes_in,omitempty"`
-	First    time.Time       `json:"first"`
-	Last     time.Time       `json:"last"`
+	Target   string           `json:"target"`
+	Name     string           `json:"name,omitempty"`
+	Addr     netip.Addr       `json:"addr,omitzero"`
+	Port     uint16           `json:"port,omitempty"`
+	Protocol *policy.Protocol `json:"protocol,omitempty"`
+	Verdict  *policy.Verdict  `json:"verdict,omitempty"`
+	Reason   policy.Reason    `json:"reason,omitempty"`
+	Error    string           `json:"error,omitempty"`
+	Count    uint64           `json:"count"`
+	BytesOut uint64           `json:"bytes_out,omitempty"`
+	BytesIn  uint64           `json:"bytes_in,omitempty"`
+	First    time.Time        `json:"first"`
+	Last     time.Time        `json:"last"`
 }
 
 // MarshalJSON leaves out the verdict of a failure, and the protocol where there
@@ -259,7 +259,7 @@ func (c Count) MarshalJSON() ([]byte, error) {
 		Count: c.Count, BytesOut: c.BytesOut, BytesIn: c.BytesIn, First: c.First.UTC(), Last: c.Last.UTC(),
 	}
 	if c.Port != 0 || c.Protocol != policy.TCP {
-		l.Protocol = protocolText(c.Protocol)
+		l.Protocol = &c.Protocol
 	}
 	if c.Error == "" {
 		l.Verdict = &c.Verdict
@@ -273,16 +273,15 @@ func (c *Count) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &l); err != nil {
 		return fmt.Errorf("count: %w", err)
 	}
-	protocol, err := parseProtocol(l.Protocol)
-	if err != nil {
-		return fmt.Errorf("count: %w", err)
-	}
 	*c = Count{
-		Target: l.Target, Name: l.Name, Addr: l.Addr, Port: l.Port, Protocol: protocol, Reason: l.Reason, Error: l.Error,
+		Target: l.Target, Name: l.Name, Addr: l.Addr, Port: l.Port, Reason: l.Reason, Error: l.Error,
 		Count: l.Count, BytesOut: l.BytesOut, BytesIn: l.BytesIn, First: l.First, Last: l.Last,
 	}
 	if l.Verdict != nil {
 		c.Verdict = *l.Verdict
+	}
+	if l.Protocol != nil {
+		c.Protocol = *l.Protocol
 	}
 	return nil
 }

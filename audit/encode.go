@@ -59,7 +59,7 @@ func (e *Event) marshalTarget(z *zerolog.Event) {
 	}
 	number(z, FieldPort, uint64(e.Port))
 	if (e.Name != "" || e.Addr.IsValid()) && e.Channel != ChannelDNS {
-		z.Str(FieldProtocol, protocolText(e.Protocol))
+		z.Str(FieldProtocol, e.Protocol.String())
 	}
 }
 
@@ -88,30 +88,30 @@ func (e Event) MarshalJSON() ([]byte, error) {
 // line is an Event as it is read back; TestEventReadsBackWhatItWrote holds its
 // names to the constants.
 type line struct {
-	ID         uint64         `json:"id"`
-	Time       time.Time      `json:"time"`
-	Kind       Kind           `json:"kind"`
-	Decision   string         `json:"decision"`
-	Verdict    policy.Verdict `json:"verdict"`
-	Reason     policy.Reason  `json:"reason"`
-	Rule       string         `json:"rule"`
-	Generation uint64         `json:"generation"`
-	Phase      string         `json:"phase"`
-	Channel    Channel        `json:"channel"`
-	Name       string         `json:"name"`
-	Addr       netip.Addr     `json:"addr"`
-	Port       uint16         `json:"port"`
-	Protocol   string         `json:"protocol"`
-	QType      string         `json:"qtype"`
-	Flow       string         `json:"flow"`
-	BytesOut   uint64         `json:"bytes_out"`
-	BytesIn    uint64         `json:"bytes_in"`
-	DurationUS int64          `json:"duration_us"`
-	Error      string         `json:"error"`
-	Message    string         `json:"message"`
-	Revoked    int            `json:"revoked"`
-	Folded     uint64         `json:"folded"`
-	Since      time.Time      `json:"since"`
+	ID         uint64          `json:"id"`
+	Time       time.Time       `json:"time"`
+	Kind       Kind            `json:"kind"`
+	Decision   string          `json:"decision"`
+	Verdict    policy.Verdict  `json:"verdict"`
+	Reason     policy.Reason   `json:"reason"`
+	Rule       string          `json:"rule"`
+	Generation uint64          `json:"generation"`
+	Phase      string          `json:"phase"`
+	Channel    Channel         `json:"channel"`
+	Name       string          `json:"name"`
+	Addr       netip.Addr      `json:"addr"`
+	Port       uint16          `json:"port"`
+	Protocol   policy.Protocol `json:"protocol"`
+	QType      string          `json:"qtype"`
+	Flow       string          `json:"flow"`
+	BytesOut   uint64          `json:"bytes_out"`
+	BytesIn    uint64          `json:"bytes_in"`
+	DurationUS int64           `json:"duration_us"`
+	Error      string          `json:"error"`
+	Message    string          `json:"message"`
+	Revoked    int             `json:"revoked"`
+	Folded     uint64          `json:"folded"`
+	Since      time.Time       `json:"since"`
 }
 
 // UnmarshalJSON reads a line of the log. Members that it does not know are left
@@ -121,28 +121,12 @@ func (e *Event) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &l); err != nil {
 		return fmt.Errorf("event: %w", err)
 	}
-	protocol, err := parseProtocol(l.Protocol)
-	if err != nil {
-		return fmt.Errorf("event: %w", err)
-	}
 	*e = Event{
 		ID: l.ID, Time: l.Time, Kind: l.Kind, DecisionID: l.Decision, Verdict: l.Verdict, Reason: l.Reason,
 		Rule: l.Rule, Generation: l.Generation, Phase: l.Phase, Channel: l.Channel, Name: l.Name, Addr: l.Addr,
-		Port: l.Port, Protocol: protocol, QType: l.QType, FlowID: l.Flow, BytesOut: l.BytesOut, BytesIn: l.BytesIn,
+		Port: l.Port, Protocol: l.Protocol, QType: l.QType, FlowID: l.Flow, BytesOut: l.BytesOut, BytesIn: l.BytesIn,
 		Duration: time.Duration(l.DurationUS) * time.Microsecond, Error: l.Error, Message: l.Message,
 		Revoked: l.Revoked, Folded: l.Folded, Since: l.Since,
 	}
 	return nil
-}
-
-func parseProtocol(s string) (policy.Protocol, error) {
-	switch s {
-	case "", "tcp":
-		return policy.TCP, nil
-	case "udp":
-		return policy.UDP, nil
-	case "icmp":
-		return policy.ICMP, nil
-	}
-	return policy.TCP, fmt.Errorf("protocol %q: want tcp, udp or icmp", s)
 }

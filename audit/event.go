@@ -122,19 +122,7 @@ func targetText(name string, addr netip.Addr, port uint16, p policy.Protocol) st
 		host += ":" + strconv.Itoa(int(port))
 	}
 	if p != policy.TCP {
-		host += "/" + protocolText(p)
+		host += "/" + p.String()
 	}
 	return host
-}
-
-func protocolText(p policy.Protocol) string {
-	switch p {
-	case policy.TCP:
-		return "tcp"
-	case policy.UDP:
-		return "udp"
-	case policy.ICMP:
-		return "icmp"
-	}
-	return "protocol-" + strconv.Itoa(int(p))
 }
