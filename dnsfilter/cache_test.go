@@ -230,7 +230,12 @@ func TestAttributionAndTheKernelComeBeforeTheAnswer(t *testing.T) {
 		f.ask(t, "A.test", dns.TypeA)
 	}
 	f.ask(t, "quiet.test", dns.TypeTXT)
-	if len(calls) != 1 || calls[0].name != "a.test" || !slices.Equal(calls[0].addrs, []netip.Addr{mustAddr("203.0.113.1")}) || calls[0].ttl != time.Minute {
+	told := func() []call {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(calls)
+	}
+	if calls := told(); len(calls) != 1 || calls[0].name != "a.test" || !slices.Equal(calls[0].addrs, []netip.Addr{mustAddr("203.0.113.1")}) || calls[0].ttl != time.Minute {
 		t.Errorf("the kernel was told %+v", calls)
 	}
 	if got := f.names.Names(mustAddr("203.0.113.1")); !slices.Equal(got, []string{"a.test"}) {
@@ -245,8 +250,8 @@ func TestAttributionAndTheKernelComeBeforeTheAnswer(t *testing.T) {
 	}
 	f.policy.Store(compile(t, allow("a.test")))
 	f.ask(t, "a.test", dns.TypeA)
-	if len(calls) != 3 {
-		t.Errorf("after a swap the kernel was told %d times in all, want a third", len(calls))
+	if n := len(told()); n != 3 {
+		t.Errorf("after a swap the kernel was told %d times in all, want a third", n)
 	}
 	f.Flush()
 	mu.Lock()
@@ -259,11 +264,10 @@ func TestAttributionAndTheKernelComeBeforeTheAnswer(t *testing.T) {
 
 func TestAPanicIsOneQuestionsFailure(t *testing.T) {
 	o := newOrigin(t, nil, "a.test. 60 IN A 203.0.113.1")
-	first := true
+	var told atomic.Bool
 	f := start(t, allow("a.test"), func(c *dnsfilter.Config) {
 		c.Kernel = func(context.Context, string, []netip.Addr, time.Duration) error {
-			if first {
-				first = false
+			if !told.Swap(true) {
 				panic("kernel lost")
 			}
 			return nil
