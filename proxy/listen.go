@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -35,13 +36,23 @@ func (p *Proxy) ServeTransparent(ctx context.Context, ln *net.TCPListener) error
 		switch {
 		case p.isExplicit(dst):
 			p.explicitConn(ctx, c)
-		case dst == own || p.cfg.Local(dst.Addr()):
+		case dst == own || p.cfg.Local(dst.Addr()) || p.isNowhere(dst):
 			// One connection dialled to ourselves would become hundreds (bypass B37).
 			p.refuse(c, subject{dst: dst.Addr(), port: dst.Port()}, policy.ReasonSpecialAddress)
 		default:
 			p.transparentConn(ctx, c)
 		}
 	})
+}
+
+// isNowhere: a destination that no name could make dialable, loopback above all,
+// unless an address target opens it.
+func (p *Proxy) isNowhere(dst netip.AddrPort) bool {
+	if !unroutable(dst.Addr()) {
+		return false
+	}
+	pol := p.cfg.Policy.Load()
+	return pol == nil || !p.opens(pol, dst.Addr(), dst.Port())
 }
 
 // ServeExplicit serves clients that know they speak to a proxy: CONNECT and

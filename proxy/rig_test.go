@@ -358,3 +358,6 @@ func newCertificates(t testing.TB, names ...string) certificates {
 	pool.AddCert(leaf)
 	return certificates{pool: pool, cert: tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}}
 }
+
+// isTestLocal is a sandbox's own address.
+func isTestLocal(a netip.Addr) bool { return a == netip.MustParseAddr("198.51.100.1") }
