@@ -37,18 +37,26 @@ or one that ends in ".json").`,
   exeat plan --task task.json --fresh --override evaluation_baseline_network_policy=public`,
 		Args: arguments(0, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if len(args) == 1 && (flags.task != "" || flags.recipe != "") {
+			layers := flags.task != "" || flags.recipe != ""
+			if len(args) == 0 && !layers && len(flags.overrides) == 0 {
+				return usagef("nothing to plan: give FILE, --task, --recipe or --override")
+			}
+			if len(args) == 1 && layers {
 				return usagef("FILE stands without --task and --recipe: it would be a third layer")
 			}
 			input, err := s.planInput(args, flags)
 			if err != nil {
 				return err
 			}
+			name := "plan" // of layers, each problem names its own
+			if len(args) == 1 {
+				name = args[0]
+			}
 			plan, warnings, err := policy.ReadPlan(input)
 			if err != nil {
-				return invalid("plan", err)
+				return invalid(name, err)
 			}
-			s.warn("plan", warnings)
+			s.warn(name, warnings)
 			return s.writePlan(plan)
 		},
 	}
