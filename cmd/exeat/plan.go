@@ -50,7 +50,7 @@ or one that ends in ".json").`,
 			}
 			name := "plan" // of layers, each problem names its own
 			if len(args) == 1 {
-				name = args[0]
+				name = title(args[0])
 			}
 			plan, warnings, err := policy.ReadPlan(input)
 			if err != nil {
@@ -89,7 +89,7 @@ func (s *streams) planInput(args []string, flags planFlags) (policy.PlanInput, e
 		if err != nil {
 			return policy.PlanInput{}, err
 		}
-		*layer.source = &policy.PhasesSource{Name: layer.name, Data: data}
+		*layer.source = &policy.PhasesSource{Name: title(layer.name), Data: data}
 	}
 	return input, nil
 }

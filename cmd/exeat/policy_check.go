@@ -47,7 +47,7 @@ at the target that it would not hold. Exit status: 0 valid, 1 not.`,
 			if err != nil {
 				return err
 			}
-			return s.writeCheck(args[0], report)
+			return s.writeCheck(title(args[0]), report)
 		},
 	}
 	cmd.Flags().StringVar(&provider, "provider", "", "ask whether `NAME` would hold the policy: "+strings.Join(policy.Providers(), ", "))

@@ -19,7 +19,7 @@ func (s *streams) readInput(name string) ([]byte, error) {
 			return nil, usagef("standard input can be read only once")
 		}
 		s.inUsed = true
-		return readDocument("standard input", s.in)
+		return readDocument(title(name), s.in)
 	}
 	f, err := os.Open(name)
 	if err != nil {
@@ -27,6 +27,14 @@ func (s *streams) readInput(name string) ([]byte, error) {
 	}
 	defer f.Close()
 	return readDocument(name, f)
+}
+
+// title is what complaints call FILE or "-".
+func title(name string) string {
+	if name == "-" {
+		return "standard input"
+	}
+	return name
 }
 
 // readDocument reads at most what policy needs to refuse the rest.
@@ -47,7 +55,7 @@ func (s *streams) readPolicy(name string) (policy.Document, error) {
 	}
 	doc, _, err := policy.Parse(data)
 	if err != nil {
-		return policy.Document{}, invalid(name, err)
+		return policy.Document{}, invalid(title(name), err)
 	}
 	return doc, nil
 }
