@@ -42,8 +42,8 @@ func Listen(path string, access Access) (net.Listener, error) {
 
 // makeRoom says whether path is free, or a socket that nobody serves.
 func makeRoom(path string) error {
-	if len(path) > 90 { // sun_path of unix(7) holds 108, and Listen needs some
-		return fmt.Errorf("control socket: %s is too long for a socket: want at most 90 bytes", path)
+	if len(path) > 99 { // sun_path of unix(7) holds 107, and Listen puts a process number after it
+		return fmt.Errorf("control socket: %s is too long for a socket: want at most 99 bytes", path)
 	}
 	info, err := os.Lstat(path)
 	switch {
