@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -17,6 +18,8 @@ import (
 // called from several goroutines; they run one after another.
 type Kernel struct {
 	sock *socket
+	// diag finds and ends sockets of the namespace; nil over a passed socket.
+	diag *socket
 
 	mu   sync.Mutex
 	live map[setID]*liveSet
@@ -44,21 +47,25 @@ func Open() (*Kernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	return open(fd)
+	k, err := open(fd)
+	if err != nil {
+		return nil, err
+	}
+	if k.diag, err = openDiag(); err != nil {
+		return nil, errors.Join(err, k.Close())
+	}
+	return k, nil
 }
 
 // OpenNamespace works on the network namespace behind a descriptor, which need
 // not stay open.
 func OpenNamespace(ns int) (*Kernel, error) {
-	var fd int
+	var k *Kernel
 	err := inNamespace(ns, func() (err error) {
-		fd, err = openNetlink(unix.NETLINK_NETFILTER)
+		k, err = Open()
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return open(fd)
+	return k, err
 }
 
 // OpenSocket works over a socket of NetlinkSocket, wherever that was made; the
@@ -88,7 +95,13 @@ func open(fd int) (*Kernel, error) {
 }
 
 // Close gives the socket back; the kernel keeps the rules.
-func (k *Kernel) Close() error { return k.sock.close() }
+func (k *Kernel) Close() error {
+	err := k.sock.close()
+	if k.diag != nil {
+		err = errors.Join(err, k.diag.close())
+	}
+	return err
+}
 
 // Apply puts the ruleset in force, and returns when it is. Tables that it does
 // not name are not touched; in those that it names nothing else is left. Base
@@ -116,6 +129,47 @@ func (k *Kernel) applyLocked(r Ruleset) error {
 		return fmt.Errorf("apply ruleset: %w", err)
 	}
 	k.live, k.rules = p.live, p.rules.String()
+	return nil
+}
+
+// SetChange is what to add to and delete from one named set.
+type SetChange struct {
+	Set      Set // as the Ruleset names it; its Elements are not looked at
+	Add, Del []Element
+}
+
+// Change changes the elements of sets that Apply made, in one transaction, and
+// returns when it is in force. It is for sets without ranges alone: those are
+// changed in time that does not depend on their size (trap 3). What is deleted
+// need not be there any more.
+func (k *Kernel) Change(table Table, changes ...SetChange) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	b := newBatch()
+	for _, c := range changes {
+		was := k.live[setID{table.Family, table.Name, c.Set.Name}]
+		if was == nil || c.Set.Interval {
+			return fmt.Errorf("set %s cannot be changed in place", c.Set.Name)
+		}
+		if len(c.Del) > 0 {
+			// Adding first makes deleting what has expired no error.
+			b.elements(table.Family, table.Name, was.name, c.Set, unix.NFT_MSG_NEWSETELEM, c.Del)
+			b.elements(table.Family, table.Name, was.name, c.Set, unix.NFT_MSG_DELSETELEM, c.Del)
+		}
+		b.elements(table.Family, table.Name, was.name, c.Set, unix.NFT_MSG_NEWSETELEM, c.Add)
+	}
+	if err := k.sock.run(b); err != nil {
+		return fmt.Errorf("change sets: %w", err)
+	}
+	for _, c := range changes {
+		live := k.live[setID{table.Family, table.Name, c.Set.Name}].elements
+		for _, e := range c.Del {
+			delete(live, e.Key)
+		}
+		for _, e := range c.Add {
+			live[e.Key] = e
+		}
+	}
 	return nil
 }
 

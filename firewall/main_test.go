@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,12 +15,21 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// inside says that this process is the test binary's own child, alone in fresh
-// namespaces, where tests may change the network.
-const inside = "EXEAT_FIREWALL_TEST_NAMESPACE"
+const (
+	// inside says that this process is the test binary's own child, alone in fresh
+	// namespaces, where tests may change the network.
+	inside = "EXEAT_FIREWALL_TEST_NAMESPACE"
+	// asAgent says that it is a sandboxed program, and names what it does.
+	asAgent = "EXEAT_FIREWALL_TEST_AGENT"
+	// agentGroup is the control group that agents are started in.
+	agentGroup = "EXEAT_FIREWALL_TEST_GROUP"
+)
 
 func TestMain(m *testing.M) {
-	if os.Getenv(inside) != "" {
+	switch {
+	case os.Getenv(asAgent) != "":
+		os.Exit(agentMain(os.Getenv(asAgent), os.Args[1:]))
+	case os.Getenv(inside) != "":
 		os.Exit(m.Run())
 	}
 	goleak.VerifyTestMain(m)
@@ -33,15 +43,78 @@ func namespace(t testing.TB) bool {
 	if os.Getenv(inside) != "" {
 		return true
 	}
-	kind := "-test.run"
-	if _, ok := t.(*testing.B); ok {
-		kind = "-test.run=^$ -test.bench"
+	return again(t, exec.Command("/proc/self/exe", againArgs(t)...))
+}
+
+// grouped is namespace for tests that must tell us from an agent: we run in one
+// control group and agents in another, which takes root and a control group
+// file system (version 2).
+func grouped(t testing.TB) bool {
+	t.Helper()
+	if os.Getenv(inside) != "" {
+		return true
 	}
-	args := strings.Fields(kind)
-	args[len(args)-1] += "=^" + t.Name() + "$"
-	cmd := exec.Command("/proc/self/exe", append(args, "-test.v="+fmt.Sprint(testing.Verbose()), fmt.Sprintf("-update=%v", *update))...)
-	cmd.Env = append(os.Environ(), inside+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	root := cgroup2(t)
+	ours, theirs := makeGroup(t, root, "ours"), makeGroup(t, root, "theirs")
+	dir, err := os.Open(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	cmd := exec.Command("/proc/self/exe", againArgs(t)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+	cmd.Env = append(os.Environ(), agentGroup+"="+theirs)
+	return again(t, cmd)
+}
+
+func cgroup2(t testing.TB) string {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); len(f) > 2 && f[2] == "cgroup2" && os.Getuid() == 0 {
+			return f[1]
+		}
+	}
+	t.Skip("needs root and a cgroup2 file system")
+	return ""
+}
+
+func makeGroup(t testing.TB, root, name string) string {
+	t.Helper()
+	dir := filepath.Join(root, fmt.Sprintf("exeat-test-%d-%s", os.Getpid(), name))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Skipf("needs a control group of its own: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func againArgs(t testing.TB) []string {
+	args := []string{"-test.v=" + fmt.Sprint(testing.Verbose()), fmt.Sprintf("-update=%v", *update)}
+	if _, ok := t.(*testing.B); ok {
+		return append(args, "-test.run=^$", "-test.bench=^"+t.Name()+"$")
+	}
+	return append(args, "-test.run=^"+t.Name()+"$")
+}
+
+func again(t testing.TB, cmd *exec.Cmd) bool {
+	t.Helper()
+	if cmd.Env == nil {
+		cmd.Env = os.Environ()
+	}
+	cmd.Env = append(cmd.Env, inside+"=1")
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWNET | syscall.CLONE_NEWNS
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	if os.Getuid() != 0 {
 		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}

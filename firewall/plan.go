@@ -61,7 +61,14 @@ func (p *plan) set(t Table, s Set, was *liveSet, standing inventory) *liveSet {
 			return was
 		}
 		add, del := diff(was.elements, s.Elements)
+		if s.Timeout {
+			add = s.Elements // their time begins anew
+		}
 		if s.mayPatch(len(add), len(del), len(was.elements)) {
+			if s.Timeout {
+				// Adding first makes deleting what has expired no error.
+				p.change.elements(t.Family, t.Name, was.name, s, unix.NFT_MSG_NEWSETELEM, del)
+			}
 			p.change.elements(t.Family, t.Name, was.name, s, unix.NFT_MSG_DELSETELEM, del)
 			p.change.elements(t.Family, t.Name, was.name, s, unix.NFT_MSG_NEWSETELEM, add)
 			return &liveSet{name: was.name, def: def, elements: index(s.Elements)}
@@ -94,7 +101,7 @@ func (s Set) mayPatch(add, del, size int) bool {
 	if s.Interval {
 		return add == 0 && del == 0
 	}
-	return add+del <= 64 || (add+del)*4 <= size && add+del <= elementsPerFill
+	return add+del <= 64 || add+del <= elementsPerFill && (s.Timeout || (add+del)*4 <= size)
 }
 
 func index(elems []Element) map[string]Element {
@@ -109,7 +116,7 @@ func index(elems []Element) map[string]Element {
 func diff(old map[string]Element, now []Element) (add, del []Element) {
 	kept := 0
 	for _, e := range now {
-		if was, ok := old[e.Key]; ok && was == e {
+		if was, ok := old[e.Key]; ok && was.End == e.End {
 			kept++
 			continue
 		}
@@ -120,7 +127,7 @@ func diff(old map[string]Element, now []Element) (add, del []Element) {
 	}
 	keep := index(now)
 	for key, e := range old {
-		if is, ok := keep[key]; !ok || is != e {
+		if is, ok := keep[key]; !ok || is.End != e.End {
 			del = append(del, e)
 		}
 	}

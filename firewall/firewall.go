@@ -1,0 +1,239 @@
+package firewall
+
+import (
+	"fmt"
+	"iter"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/exeat/exeat/attribution"
+	"github.com/exeat/exeat/policy"
+)
+
+// Firewall keeps the joined ruleset of one namespace in force. Its methods are
+// safe for concurrent use.
+type Firewall struct {
+	kernel *Kernel
+	now    func() time.Time
+
+	mu sync.Mutex
+	in JoinedInput
+	// hosts counts, for each element of the sets of exact addresses, the targets
+	// it stands for.
+	hosts map[place]int
+	// openings are the elements of the attributed sets by address, and until when
+	// the kernel keeps them.
+	openings map[netip.Addr]map[policy.Opening]time.Time
+	stale    bool // the kernel may hold something else than the fields say
+}
+
+// place is an element of a set.
+type place struct{ set, key string }
+
+// Swap is what a change of policy did.
+type Swap struct {
+	// Revoked are the direct flows that it ended.
+	Revoked []RevokedFlow
+	// Took is the time until the rules were in force, and Cut from then until the
+	// last revoked flow was gone.
+	Took, Cut time.Duration
+}
+
+// RevokedFlow is a flow that ran straight out until a policy forbade it.
+type RevokedFlow struct {
+	Local, Remote netip.AddrPort
+	Protocol      policy.Protocol
+}
+
+// New takes a kernel over; nothing changes before Apply. A nil now is time.Now.
+func New(k *Kernel, in JoinedInput, now func() time.Time) *Firewall {
+	if now == nil {
+		now = time.Now
+	}
+	return &Firewall{kernel: k, now: now, in: in, stale: true}
+}
+
+// Apply puts everything in force, also what somebody else removed.
+func (f *Firewall) Apply() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.applyLocked(f.in)
+}
+
+// applyLocked puts the input in force whole, and remembers it.
+func (f *Firewall) applyLocked(in JoinedInput) error {
+	if err := f.kernel.Apply(JoinedRuleset(in)); err != nil {
+		return err
+	}
+	f.in, f.stale = in, false
+	f.hosts = hostCounts(in.Policy)
+	f.openings = map[netip.Addr]map[policy.Opening]time.Time{}
+	now := f.now()
+	for _, a := range in.Attributed {
+		f.rememberLocked(a, now)
+	}
+	// What the resolver adds from now on is in openings alone.
+	f.in.Attributed = nil
+	return nil
+}
+
+func (f *Firewall) rememberLocked(a Attributed, now time.Time) {
+	of := f.openings[a.Addr]
+	if of == nil {
+		of = map[policy.Opening]time.Time{}
+		f.openings[a.Addr] = of
+	}
+	of[a.Opening] = now.Add(a.Timeout)
+}
+
+// Reconfigure changes what is not policy (links, inbound ports, lockdown, the
+// engine's DNS) and applies it; attributed openings stay.
+func (f *Firewall) Reconfigure(change func(in *JoinedInput)) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	in := f.in
+	in.Attributed = f.attributedLocked()
+	change(&in)
+	return f.applyLocked(in)
+}
+
+// attributedLocked are the openings that the kernel holds now.
+func (f *Firewall) attributedLocked() []Attributed {
+	var all []Attributed
+	now := f.now()
+	for addr, of := range f.openings {
+		for o, until := range of {
+			if left := until.Sub(now); left > 0 {
+				all = append(all, Attributed{Addr: addr, Opening: o, Timeout: left})
+			}
+		}
+	}
+	return all
+}
+
+// SwapPolicy puts the policy in force, with what it opens on attributed
+// addresses, and ends the direct flows that it forbids. It changes everything
+// or, on an error before Swap.Took is set, nothing. When it has returned no
+// packet of a forbidden flow leaves or enters.
+func (f *Firewall) SwapPolicy(c *policy.Compiled, attributed iter.Seq[attribution.Entry]) (Swap, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	start := f.now()
+	patched, err := f.patchLocked(c, attributed)
+	if err == nil && !patched {
+		in := f.in
+		in.Policy = c
+		in.Attributed = openingsOf(c, attributed, start)
+		err = f.applyLocked(in)
+	}
+	if err != nil {
+		f.stale = true
+		return Swap{}, err
+	}
+	enforced := f.now()
+	swap := Swap{Took: enforced.Sub(start)}
+	swap.Revoked, err = f.revokeLocked()
+	swap.Cut = f.now().Sub(enforced)
+	if err != nil {
+		return swap, fmt.Errorf("end revoked flows: %w", err)
+	}
+	return swap, nil
+}
+
+// openingsOf are all openings that a policy has on attributed addresses.
+func openingsOf(c *policy.Compiled, attributed iter.Seq[attribution.Entry], now time.Time) []Attributed {
+	var all []Attributed
+	if attributed == nil {
+		return nil
+	}
+	type key struct {
+		addr    netip.Addr
+		opening policy.Opening
+	}
+	at := map[key]int{}
+	byName := map[string][]policy.Opening{}
+	for e := range attributed {
+		openings, known := byName[e.Name]
+		if !known {
+			openings = c.Openings(e.Name)
+			byName[e.Name] = openings
+		}
+		left := e.Expires.Sub(now)
+		if left <= 0 {
+			continue
+		}
+		for _, o := range openings {
+			k := key{e.Addr, o}
+			if i, ok := at[k]; ok {
+				all[i].Timeout = max(all[i].Timeout, left)
+				continue
+			}
+			at[k] = len(all)
+			all = append(all, Attributed{Addr: e.Addr, Opening: o, Timeout: left})
+		}
+	}
+	return all
+}
+
+// AddAttributed opens, before the resolver's answer is written, what the policy
+// in force opens for the name on the addresses, for the TTL and the grace that
+// attribution gives it.
+func (f *Firewall) AddAttributed(name string, addrs []netip.Addr, ttl time.Duration) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.in.Policy == nil || f.in.Lockdown {
+		return nil
+	}
+	openings := f.in.Policy.Openings(name)
+	if len(openings) == 0 {
+		return nil
+	}
+	now := f.now()
+	var add []Attributed
+	for _, addr := range addrs {
+		addr = addr.Unmap()
+		for _, o := range openings {
+			// What stands for long enough is not written again.
+			if until := f.openings[addr][o]; until.Before(now.Add(ttl + attribution.Grace/2)) {
+				add = append(add, Attributed{Addr: addr, Opening: o, Timeout: ttl + attribution.Grace})
+			}
+		}
+	}
+	if err := f.kernel.Change(joinedTable(), changesOf(add, nil)...); err != nil {
+		return err
+	}
+	for _, a := range add {
+		f.rememberLocked(a, now)
+	}
+	return nil
+}
+
+func joinedTable() Table { return Table{Family: Inet, Name: TableName} }
+
+// changesOf groups openings by set.
+func changesOf(add, del []Attributed) []SetChange {
+	var changes []SetChange
+	at := func(s Set) *SetChange {
+		for i := range changes {
+			if changes[i].Set.Name == s.Name {
+				return &changes[i]
+			}
+		}
+		changes = append(changes, SetChange{Set: s})
+		return &changes[len(changes)-1]
+	}
+	for _, a := range add {
+		if s, e, ok := a.place(); ok {
+			c := at(s)
+			c.Add = append(c.Add, e)
+		}
+	}
+	for _, a := range del {
+		if s, e, ok := a.place(); ok {
+			c := at(s)
+			c.Del = append(c.Del, e)
+		}
+	}
+	return changes
+}
