@@ -15,6 +15,7 @@ import (
 	"github.com/exeat/exeat/attribution"
 	"github.com/exeat/exeat/audit"
 	"github.com/exeat/exeat/control/api"
+	"github.com/exeat/exeat/firewall"
 	"github.com/exeat/exeat/policy"
 )
 
@@ -32,7 +33,7 @@ type Kernel interface {
 	// Swap makes the kernel hold c with these attributions, whole, before it
 	// returns nil; when it returns an error the old policy stands. It says how many
 	// flows that bypass the proxy it cut.
-	Swap(ctx context.Context, c *policy.Compiled, attributed []attribution.Entry) (revoked int, err error)
+	Swap(ctx context.Context, c *policy.Compiled, attributed []firewall.Attributed) (revoked int, err error)
 	// Attribute opens what openings say on addrs, for ttl.
 	Attribute(ctx context.Context, addrs []netip.Addr, openings []policy.Opening, ttl time.Duration) error
 }
@@ -58,6 +59,8 @@ type Resolver interface {
 // in force and can only fail as a rename can.
 type Store interface {
 	Prepare(s State) (commit func() error, err error)
+	// Forget removes what was kept, so that a restart denies.
+	Forget() error
 }
 
 // Config is what an Engine is made of. Log, Names, Flows, Resolver and Kernel
@@ -86,8 +89,12 @@ type Config struct {
 	Kernel   Kernel
 	// Store, where not nil, keeps what is in force over a restart.
 	Store Store
-	// Health gives the state of each part besides the engine's own; nil is none.
+	// Health gives the state of each part of the enforcement besides the policy:
+	// one that is not OK takes readiness away. Nil is none.
 	Health func() []api.Health
+	// Outside gives the state of what is beyond the sandbox, which takes nothing
+	// from the enforcement. Nil is none.
+	Outside func() []api.Health
 	// OwnTraffic is reported by Status.
 	OwnTraffic string
 }
@@ -251,6 +258,9 @@ func (e *Engine) Status() api.Status {
 	s.Ready = e.ready.Load()
 	for _, h := range s.Health {
 		s.Ready = s.Ready && h.OK
+	}
+	if e.config.Outside != nil {
+		s.Health = append(s.Health, e.config.Outside()...)
 	}
 	return s
 }

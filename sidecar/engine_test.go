@@ -18,6 +18,7 @@ import (
 	"github.com/exeat/exeat/attribution"
 	"github.com/exeat/exeat/audit"
 	"github.com/exeat/exeat/control/api"
+	"github.com/exeat/exeat/firewall"
 	"github.com/exeat/exeat/policy"
 	"github.com/exeat/exeat/sidecar"
 )
@@ -62,7 +63,7 @@ func (s *steps) take() []string {
 	return done
 }
 
-func (s *steps) Swap(context.Context, *policy.Compiled, []attribution.Entry) (int, error) {
+func (s *steps) Swap(context.Context, *policy.Compiled, []firewall.Attributed) (int, error) {
 	if s.entered != nil {
 		close(s.entered)
 		s.entered = nil
@@ -88,6 +89,8 @@ func (s *steps) Flush()                       { must(s.step("resolver")) }
 func (s *steps) Prepare(sidecar.State) (func() error, error) {
 	return func() error { return s.step("store commits") }, s.step("store prepares")
 }
+
+func (s *steps) Forget() error { return s.step("store forgets") }
 
 // must keeps an error of a step that cannot be refused from passing unseen.
 func must(err error) string {
@@ -210,6 +213,9 @@ func TestAStateThatCannotBeKeptIsSaidButTheNewPolicyStands(t *testing.T) {
 	s.refuse = map[string]error{"store commits": errors.New("disk gone")}
 	if _, err := swapTo(t, e, `"no-network"`); err != nil {
 		t.Fatal(err)
+	}
+	if done := s.take(); !slices.Contains(done, "store forgets") {
+		t.Errorf("steps %q: a restart would go back to the policy before", done)
 	}
 	if status := e.Status(); status.Mode != policy.ModeNoNetwork || status.Health[0].OK {
 		t.Errorf("status %+v, want no-network in force and the policy's health bad", status)

@@ -4,13 +4,14 @@ package sidecar
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/exeat/exeat/attribution"
 	"github.com/exeat/exeat/audit"
 	"github.com/exeat/exeat/control/api"
+	"github.com/exeat/exeat/firewall"
 	"github.com/exeat/exeat/policy"
 )
 
@@ -117,26 +118,30 @@ func (e *Engine) commit(ctx context.Context, compiled *policy.Compiled, next Sta
 	if err := persist(); err != nil {
 		// The new policy is enforced and stands; what is lost is that a restart would
 		// remember it, so the restart must not trust the older file either.
+		err = errors.Join(err, e.config.Store.Forget())
 		e.fault("the state could not be kept, a restart will deny everything: " + err.Error())
 	}
 	return revoked, nil
 }
 
-// attributed gives the attributions that c opens anything for.
-func (e *Engine) attributed(c *policy.Compiled) []attribution.Entry {
-	var entries []attribution.Entry
-	opens := map[string]bool{}
+// attributed gives what c opens on the addresses that the resolver handed out.
+func (e *Engine) attributed(c *policy.Compiled) []firewall.Attributed {
+	var opened []firewall.Attributed
+	opens := map[string][]policy.Opening{}
+	now := time.Now()
 	for entry := range e.config.Names.All() {
-		open, known := opens[entry.Name]
+		openings, known := opens[entry.Name]
 		if !known {
-			open = len(c.Openings(entry.Name)) > 0
-			opens[entry.Name] = open
+			openings = c.Openings(entry.Name)
+			opens[entry.Name] = openings
 		}
-		if open {
-			entries = append(entries, entry)
+		// A second at least: a timeout of none would never end.
+		timeout := max(entry.Expires.Sub(now), time.Second)
+		for _, o := range openings {
+			opened = append(opened, firewall.Attributed{Addr: entry.Addr, Opening: o, Timeout: timeout})
 		}
 	}
-	return entries
+	return opened
 }
 
 // fault records that something of the enforcement point does not hold as it

@@ -7,6 +7,7 @@ import (
 )
 
 func main() {
+	atStart()
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 

@@ -20,6 +20,7 @@ unreadable input; 3 the sidecar cannot be reached.`,
 		SilenceErrors: true, // streams.exit writes them
 		SilenceUsage:  true,
 	},
+		newRunCommand(s),
 		newPolicyCommand(s),
 		newPlanCommand(s),
 		newNoticeCommand(s),

@@ -58,8 +58,10 @@ func Isolate() (inside bool, status int, err error) {
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
 		UidMappings: uids,
 		GidMappings: gids,
-		Pdeathsig:   syscall.SIGKILL,
-		AmbientCaps: []uintptr{unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_NET_BIND_SERVICE, unix.CAP_SYS_ADMIN},
+		// Root may run half of the tests as somebody else.
+		GidMappingsEnableSetgroups: os.Getuid() == 0,
+		Pdeathsig:                  syscall.SIGKILL,
+		AmbientCaps:                []uintptr{unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_NET_BIND_SERVICE, unix.CAP_SYS_ADMIN},
 	}
 	// The parent-death signal follows the thread, not the process (prctl(2)).
 	runtime.LockOSThread()
@@ -126,7 +128,9 @@ func setUpLoopback() error {
 			return fmt.Errorf("local route %s: %w", p, err)
 		}
 	}
-	return nil
+	// A local route is enough to receive on an IPv6 address, not to bind to it.
+	bound := &net.IPNet{IP: Resolver6.Addr().AsSlice(), Mask: net.CIDRMask(128, 128)}
+	return netlink.AddrAdd(lo, &netlink.Addr{IPNet: bound, Flags: unix.IFA_F_NODAD})
 }
 
 // dropAmbient keeps what a non-root child would inherit from being more than an
