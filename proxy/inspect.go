@@ -213,7 +213,8 @@ func (o opening) flowInfo(c *client) FlowInfo {
 	switch {
 	case resolved && !o.opened:
 		// Judged again as what it is: a connection to an address of that name.
-		info.Resolved, info.Pinned = true, c.p.cfg.Pinned(s.name)
+		// (Where an upstream proxy resolved it there is no address to judge.)
+		info.Resolved, info.Pinned = o.up.addr.IsValid(), c.p.cfg.Pinned(s.name)
 		info.Request.Addr = o.up.addr
 	case s.name != "":
 		// It showed a name and went where the client chose. A policy that allows
