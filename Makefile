@@ -6,7 +6,7 @@ FUZZTIME ?= 5m
 export CI FUZZTIME
 
 .DEFAULT_GOAL := help
-.PHONY: help build cross test tools lint fmt fuzz vuln clean
+.PHONY: help build cross test tools lint fmt fuzz vuln bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,10 @@ fuzz: ## run every fuzz target, FUZZTIME (5m) each
 
 vuln: ## look the dependencies up in the Go vulnerability database (needs the internet)
 	$(GO) tool -modfile=tools/go.mod govulncheck ./...
+
+bench: ## measure against the peers and write bench/RESULTS.md (root only); QUICK=1 takes minutes and checks ratios only
+	$(GO) build -trimpath -o bin/bench ./bench
+	QUICK=$(QUICK) bin/bench run $(BENCHFLAGS)
 
 clean: ## remove what was built
 	rm -rf bin dist

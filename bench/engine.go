@@ -1,0 +1,93 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/exeat/exeat/attribution"
+	"github.com/exeat/exeat/audit"
+	"github.com/exeat/exeat/policy"
+	"github.com/exeat/exeat/proxy"
+)
+
+// swapped is what the engine prints of a swap.
+type swapped struct {
+	Revoked int     `json:"revoked"`
+	TookUS  float64 `json:"took_us"`
+}
+
+// runEngine is our side while the lab measures packages and not the product: the
+// proxy under an allowlist of one name. SIGUSR1 swaps to no-network, SIGUSR2 back.
+func runEngine(ctx context.Context, args []string, stdout io.Writer) error {
+	flags := flag.NewFlagSet("bench engine", flag.ContinueOnError)
+	listen := flags.String("listen", "", "address to listen at for redirected connections")
+	resolve := flags.String("resolve", "", "the address of "+originName)
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	address, err := netip.ParseAddr(*resolve)
+	if err != nil {
+		return fmt.Errorf("-resolve: %w", err)
+	}
+	var inForce atomic.Pointer[policy.Compiled]
+	inForce.Store(allowlist(1))
+	log := audit.New(audit.Config{Writer: io.Discard})
+	flows := proxy.NewFlows(log)
+	p, err := proxy.New(proxy.Config{
+		Policy: &inForce, Log: log, Flows: flows,
+		Names: attribution.New(time.Hour, time.Now),
+		Resolve: func(context.Context, string, proxy.Family) ([]netip.Addr, error) {
+			return []netip.Addr{address}, nil
+		},
+	})
+	if err != nil {
+		return err
+	}
+	ln, err := net.Listen("tcp4", *listen)
+	if err != nil {
+		return err
+	}
+	swaps := make(chan os.Signal, 1)
+	signal.Notify(swaps, syscall.SIGUSR1, syscall.SIGUSR2)
+	defer signal.Stop(swaps)
+	served := make(chan error, 1)
+	go func() { served <- p.ServeTransparent(ctx, ln.(*net.TCPListener)) }()
+	for generation := uint64(2); ; generation++ {
+		select {
+		case err := <-served:
+			flows.Close()
+			return errors.Join(err, log.Close())
+		case s := <-swaps:
+			next := allowlist(generation)
+			if s == syscall.SIGUSR1 {
+				next = policy.Compile(policy.Document{Mode: policy.ModeNoNetwork}, policy.Options{Generation: generation})
+			}
+			start := time.Now()
+			inForce.Store(next)
+			r := swapped{Revoked: flows.Rejudge(next)}
+			r.TookUS = float64(time.Since(start).Nanoseconds()) / 1e3
+			if err := json.NewEncoder(stdout).Encode(r); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func allowlist(generation uint64) *policy.Compiled {
+	return policy.Compile(policy.Document{
+		Mode: policy.ModeAllowlist, Allowed: []policy.Target{{Name: originName}},
+	}, policy.Options{Generation: generation})
+}

@@ -1,0 +1,269 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// peerUID is whom every proxy runs as; its own connections are not redirected.
+	peerUID = 65533
+	// descriptors is what every process may open.
+	descriptors = 20000
+	originPort  = 443
+	sandboxAddr = "203.0.113.1"
+	firstOrigin = "203.0.113.10" // reached directly; each peer has the next
+	tcpControl  = "reno"         // bbr costs veth a quarter and hides differences
+)
+
+// size is how much of everything is measured.
+type size struct {
+	rounds       int
+	bulkBytes    int
+	connections  int
+	trips        int
+	idle, beside int // tunnels of P3 and P2
+}
+
+var (
+	full  = size{rounds: 7, bulkBytes: 3 << 30, connections: 4000, trips: 20000, idle: 5000, beside: 2000}
+	short = size{rounds: 3, bulkBytes: 1 << 30, connections: 1000, trips: 5000, idle: 5000, beside: 2000}
+)
+
+// lab is two namespaces joined by a cable: the sandbox, with the client and the
+// peers, and the origin's.
+type lab struct {
+	size            size
+	dir             string // readable by every uid
+	program         string // this binary, in dir
+	sandbox, beyond netns.NsHandle
+	origin          *process
+	peers           []*peer
+	log             io.Writer
+}
+
+// newLab builds the lab and starts the origin and the peers (nil picks all that
+// are installed).
+func newLab(ctx context.Context, size size, picked []string, ours string, log io.Writer) (*lab, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("the lab makes network namespaces: run it as root")
+	}
+	limit := syscall.Rlimit{Cur: descriptors, Max: descriptors}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return nil, fmt.Errorf("allow %d descriptors: %w", descriptors, err)
+	}
+	l := &lab{size: size, log: log, sandbox: netns.None(), beyond: netns.None()}
+	if err := l.build(ctx, picked, ours); err != nil {
+		return nil, errors.Join(err, l.close())
+	}
+	return l, nil
+}
+
+func (l *lab) build(ctx context.Context, picked []string, ours string) error {
+	if err := l.unpack(); err != nil {
+		return err
+	}
+	if err := l.cable(); err != nil {
+		return fmt.Errorf("join the namespaces: %w", err)
+	}
+	var err error
+	if l.origin, err = l.start(l.beyond, 0, l.program, "origin", fmt.Sprintf(":%d", originPort)); err != nil {
+		return err
+	}
+	if l.peers, err = newPeers(l, picked, ours); err != nil {
+		return err
+	}
+	if err := l.redirect(); err != nil {
+		return err
+	}
+	for _, p := range l.peers {
+		if err := p.start(ctx, l); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	return nil
+}
+
+// unpack makes the lab's directory and copies this binary there, since the peers'
+// uid may not be able to reach where it lies.
+func (l *lab) unpack() error {
+	dir, err := os.MkdirTemp("", "exeat-bench-")
+	if err != nil {
+		return err
+	}
+	l.dir = dir
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	program, err := os.ReadFile(self)
+	if err != nil {
+		return err
+	}
+	l.program = filepath.Join(dir, "bench")
+	return os.WriteFile(l.program, program, 0o755)
+}
+
+// cable makes the two namespaces and the veth pair between them.
+func (l *lab) cable() error {
+	var err error
+	if l.sandbox, err = newNamespace(); err != nil {
+		return err
+	}
+	if l.beyond, err = newNamespace(); err != nil {
+		return err
+	}
+	err = within(l.sandbox, func() error {
+		return netlink.LinkAdd(&netlink.Veth{
+			LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0",
+			PeerNamespace: netlink.NsFd(l.beyond),
+		})
+	})
+	if err != nil {
+		return err
+	}
+	if err := within(l.sandbox, func() error { return configure(sandboxAddr) }); err != nil {
+		return err
+	}
+	return within(l.beyond, func() error {
+		addresses := make([]string, 16)
+		at := netip.MustParseAddr(firstOrigin)
+		for i := range addresses {
+			addresses[i], at = at.String(), at.Next()
+		}
+		return configure(addresses...)
+	})
+}
+
+// configure sets up the namespace that the thread is in.
+func configure(addresses ...string) error {
+	for setting, value := range map[string]string{
+		"tcp_congestion_control": tcpControl,
+		"ip_local_port_range":    "1024 65535",
+		"tcp_tw_reuse":           "1", // thousands of short connections to one address
+	} {
+		if err := os.WriteFile("/proc/sys/net/ipv4/"+setting, []byte(value), 0o644); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"lo", "eth0"} {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetUp(link); err != nil {
+			return err
+		}
+		if name == "lo" {
+			continue
+		}
+		for _, a := range addresses {
+			address, err := netlink.ParseAddr(a + "/24")
+			if err != nil {
+				return err
+			}
+			if err := netlink.AddrAdd(link, address); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// redirect sends what goes to a peer's origin address to the peer instead, as a
+// sandbox's ruleset does; what the peers themselves send goes out.
+func (l *lab) redirect() error {
+	var rules strings.Builder
+	fmt.Fprintf(&rules, "table ip bench {\n chain output {\n  type nat hook output priority -100\n  meta skuid %d accept\n", peerUID)
+	for _, p := range l.peers {
+		if !p.connect && p.name != direct {
+			fmt.Fprintf(&rules, "  ip daddr %s tcp dport %d redirect to :%d\n", p.address, originPort, p.port)
+		}
+	}
+	rules.WriteString(" }\n}\n")
+	return within(l.sandbox, func() error {
+		nft := exec.Command("nft", "-f", "-")
+		nft.Stdin = strings.NewReader(rules.String())
+		if out, err := nft.CombinedOutput(); err != nil {
+			return fmt.Errorf("nft: %w: %s", err, out)
+		}
+		return nil
+	})
+}
+
+// close stops everything and removes the lab.
+func (l *lab) close() error {
+	var err error
+	for _, p := range l.peers {
+		err = errors.Join(err, p.process.stop())
+	}
+	err = errors.Join(err, l.origin.stop())
+	for _, ns := range []*netns.NsHandle{&l.sandbox, &l.beyond} {
+		if ns.IsOpen() {
+			err = errors.Join(err, ns.Close())
+		}
+	}
+	if l.dir != "" {
+		err = errors.Join(err, os.RemoveAll(l.dir))
+	}
+	return err
+}
+
+// newNamespace makes a network namespace and stays out of it.
+func newNamespace() (netns.NsHandle, error) {
+	made := netns.None()
+	err := onThread(func() (err error) {
+		made, err = netns.New()
+		return err
+	})
+	return made, err
+}
+
+// within runs f on a thread that is in ns; what it starts is there too.
+func within(ns netns.NsHandle, f func() error) error {
+	return onThread(func() error {
+		if err := unix.Setns(int(ns), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter the namespace: %w", err)
+		}
+		return f()
+	})
+}
+
+// onThread runs f on a thread of its own, which ends with it.
+func onThread(f func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread is not used again
+		result <- f()
+	}()
+	return <-result
+}
+
+// pause waits unless ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

@@ -1,0 +1,170 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// direct is the peer that is no peer: the client goes straight to the origin.
+const direct = "direct"
+
+// peer is a proxy under measurement.
+type peer struct {
+	name    string
+	version string
+	address string // the origin, as this peer's clients know it
+	port    int    // where it listens
+	connect bool   // its clients say CONNECT; else they are redirected
+	// config is written to NAME.conf in the lab's directory.
+	config  string
+	command []string
+	process *process
+}
+
+// newPeers sets up those that are picked, or all that are installed. Ours and
+// the direct way are always there.
+func newPeers(l *lab, picked []string, ours string) ([]*peer, error) {
+	all := []*peer{
+		{name: direct, version: "-"},
+		{name: "exeat", version: "this tree", command: []string{l.program, "engine", "-listen", ":{port}", "-resolve", "{origin}"}},
+		haproxy(), squid(), tinyproxy(),
+	}
+	if ours != "" {
+		all[1].command = strings.Fields(ours)
+	}
+	var peers []*peer
+	address := netip.MustParseAddr(firstOrigin)
+	for i, p := range all {
+		p.address, p.port = address.String(), 10000+i
+		address = address.Next()
+		if p.name == direct {
+			peers = append(peers, p)
+			continue
+		}
+		if len(picked) > 0 && p.name != "exeat" && !contains(picked, p.name) {
+			continue
+		}
+		if _, err := exec.LookPath(p.command[0]); err != nil {
+			fmt.Fprintf(l.log, "%s is not installed and not measured\n", p.name)
+			continue
+		}
+		if err := p.prepare(l.dir); err != nil {
+			return nil, err
+		}
+		peers = append(peers, p)
+	}
+	return peers, nil
+}
+
+// prepare fills in what the lab decides, and writes the peer's configuration.
+func (p *peer) prepare(dir string) error {
+	config := filepath.Join(dir, p.name+".conf")
+	fill := strings.NewReplacer("{port}", strconv.Itoa(p.port), "{origin}", p.address,
+		"{config}", config, "{dir}", dir, "{uid}", strconv.Itoa(peerUID))
+	for i := range p.command {
+		p.command[i] = fill.Replace(p.command[i])
+	}
+	if p.version == "" {
+		out, err := exec.Command(p.command[0], "-v").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%s -v: %w", p.command[0], err)
+		}
+		p.version, _, _ = strings.Cut(string(out), "\n")
+	}
+	return os.WriteFile(config, []byte(fill.Replace(p.config)), 0o644)
+}
+
+// start runs the peer and waits until a connection goes through it.
+func (p *peer) start(ctx context.Context, l *lab) error {
+	var err error
+	running := l.origin
+	if p.name != direct {
+		if p.process, err = l.start(l.sandbox, peerUID, p.command...); err != nil {
+			return err
+		}
+		running = p.process
+	}
+	for range 100 {
+		if _, err = l.load(p, "setup", 1, 1); err == nil {
+			return nil
+		}
+		if dead := running.alive(); dead != nil {
+			return dead
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return errors.Join(fmt.Errorf("nothing goes through it: %s", running.said()), err)
+}
+
+// haproxy splices by pipes of 1 MiB, reads the server name, and dials where the
+// client was going.
+func haproxy() *peer {
+	return &peer{
+		name: "haproxy", command: []string{"haproxy", "-db", "-f", "{config}"},
+		config: `global
+    maxconn 8000
+    maxpipes 32
+    tune.pipesize 1048576
+    nbthread 2
+defaults
+    mode tcp
+    timeout connect 10s
+    timeout client 1h
+    timeout server 1h
+    option splice-request
+    option splice-response
+frontend sandbox
+    bind 127.0.0.1:{port} backlog 4096
+    tcp-request inspect-delay 10s
+    tcp-request content accept if { req.ssl_sni -i ` + originName + ` }
+    tcp-request content reject if { req.ssl_hello_type 1 }
+    default_backend origin
+backend origin
+    server origin 0.0.0.0:0
+`,
+	}
+}
+
+func squid() *peer {
+	return &peer{
+		name: "squid", connect: true, command: []string{"squid", "-N", "-f", "{config}"},
+		config: `http_port 127.0.0.1:{port}
+http_access allow all
+cache deny all
+cache_mem 0
+access_log none
+cache_store_log none
+cache_log /dev/null
+pid_filename none
+coredump_dir {dir}
+max_filedescriptors 20000
+read_ahead_gap 1 MB
+shutdown_lifetime 0 seconds
+`,
+	}
+}
+
+func tinyproxy() *peer {
+	return &peer{
+		name: "tinyproxy", connect: true, command: []string{"tinyproxy", "-d", "-c", "{config}"},
+		config: `Port {port}
+Listen 127.0.0.1
+Timeout 3600
+MaxClients 9000
+LogLevel Critical
+DisableViaHeader Yes
+`,
+	}
+}

@@ -1,0 +1,171 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netns"
+)
+
+// process is something the lab has started.
+type process struct {
+	cmd    *exec.Cmd
+	output said
+	ended  chan struct{} // closed when it has ended
+}
+
+// said is what a process has written so far.
+type said struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (s *said) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.text = append(s.text, p...)
+	return len(p), nil
+}
+
+// said gives what the process has written to its output and its errors.
+func (p *process) said() []byte {
+	p.output.mu.Lock()
+	defer p.output.mu.Unlock()
+	return bytes.Clone(p.output.text)
+}
+
+// start runs a command in a namespace as uid. It does not outlive the lab.
+func (l *lab) start(ns netns.NsHandle, uid uint32, command ...string) (*process, error) {
+	p := &process{cmd: exec.Command(command[0], command[1:]...), ended: make(chan struct{})}
+	p.cmd.Dir = l.dir
+	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	if err := within(ns, p.cmd.Start); err != nil {
+		return nil, err
+	}
+	go func() {
+		p.cmd.Wait() // how it ended is in ProcessState, for whoever asks
+		close(p.ended)
+	}()
+	return p, nil
+}
+
+// stop ends the process, its children with it, and waits.
+func (p *process) stop() error {
+	if p == nil {
+		return nil
+	}
+	if err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return err
+	}
+	<-p.ended
+	return nil
+}
+
+// alive is an error when the process has ended.
+func (p *process) alive() error {
+	select {
+	case <-p.ended:
+		return fmt.Errorf("%s has ended: %s", p.cmd.Path, p.said())
+	default:
+		return nil
+	}
+}
+
+// usage is what a process and its children hold or have used.
+type usage struct {
+	cpu         float64 // seconds
+	rss         float64 // bytes
+	descriptors float64
+}
+
+// clockTick is the unit of times in /proc/PID/stat (proc(5), sysconf(_SC_CLK_TCK)).
+const clockTick = 10 * time.Millisecond
+
+// usage adds up the process and everything below it.
+func (p *process) usage() (usage, error) {
+	var u usage
+	if p == nil {
+		return u, nil
+	}
+	pids, err := treeOf(p.cmd.Process.Pid)
+	if err != nil {
+		return u, err
+	}
+	for _, pid := range pids {
+		fields, err := statOf(pid)
+		if err != nil {
+			return u, err
+		}
+		for _, at := range []int{11, 12} { // utime, stime
+			ticks, err := strconv.ParseUint(fields[at], 10, 64)
+			if err != nil {
+				return u, err
+			}
+			u.cpu += (time.Duration(ticks) * clockTick).Seconds()
+		}
+		pages, err := strconv.ParseUint(fields[21], 10, 64)
+		if err != nil {
+			return u, err
+		}
+		u.rss += float64(pages) * float64(os.Getpagesize())
+		list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+		if err != nil {
+			return u, err
+		}
+		u.descriptors += float64(len(list))
+	}
+	return u, nil
+}
+
+// statOf gives the fields of /proc/PID/stat from the third (state) on.
+func statOf(pid int) ([]string, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil, err
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 22 {
+		return nil, fmt.Errorf("/proc/%d/stat: %d fields", pid, len(fields))
+	}
+	return fields, nil
+}
+
+// treeOf lists a process and its descendants.
+func treeOf(root int) ([]int, error) {
+	tree := []int{root}
+	for i := 0; i < len(tree); i++ {
+		lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", tree[i]))
+		if err != nil {
+			return nil, err
+		}
+		for _, list := range lists {
+			text, err := os.ReadFile(list)
+			if errors.Is(err, os.ErrNotExist) {
+				continue // the thread has just ended
+			}
+			if err != nil {
+				return nil, err
+			}
+			for _, field := range strings.Fields(string(text)) {
+				pid, err := strconv.Atoi(field)
+				if err != nil {
+					return nil, err
+				}
+				tree = append(tree, pid)
+			}
+		}
+	}
+	return tree, nil
+}

@@ -1,0 +1,157 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// slack is how far a gated ratio may be missed in a quick run.
+const slack = 1.15
+
+// target is one row of the targets, with what measures it.
+type target struct {
+	id, title string
+	measure   func(l *lab) (section, error)
+}
+
+// section is what was found for one target.
+type section struct {
+	columns  []string
+	rows     [][]string
+	verdicts []verdict
+}
+
+// verdict compares a figure with its limit.
+type verdict struct {
+	what       string
+	got, limit float64
+	atLeast    bool
+	// ratio says that it compares figures of this run, so that it holds on any
+	// machine: only these gate.
+	ratio bool
+}
+
+func (v verdict) met() bool {
+	if v.atLeast {
+		return v.got >= v.limit
+	}
+	return v.got <= v.limit
+}
+
+// missed says that a gate is missed beyond the slack.
+func (v verdict) missed() bool {
+	if v.atLeast {
+		return v.ratio && v.got*slack < v.limit
+	}
+	return v.ratio && v.got > v.limit*slack
+}
+
+func (v verdict) String() string {
+	word, sign := "**missed**", "≤"
+	if v.met() {
+		word = "met"
+	}
+	if v.atLeast {
+		sign = "≥"
+	}
+	return fmt.Sprintf("%s: %s: %.3g (%s %.3g)", word, v.what, v.got, sign, v.limit)
+}
+
+// write prints the section as Markdown.
+func (s section) write(w io.Writer) {
+	var text strings.Builder
+	if len(s.rows) > 0 {
+		fmt.Fprintf(&text, "| %s |\n|%s\n", strings.Join(s.columns, " | "), strings.Repeat("---|", len(s.columns)))
+		for _, row := range s.rows {
+			fmt.Fprintf(&text, "| %s |\n", strings.Join(row, " | "))
+		}
+		text.WriteString("\n")
+	}
+	for _, v := range s.verdicts {
+		fmt.Fprintf(&text, "- %s\n", v)
+	}
+	fmt.Fprintln(w, text.String())
+}
+
+// report is RESULTS.md in the making.
+type report struct {
+	body   bytes.Buffer
+	missed []string
+}
+
+func newReport(l *lab) *report {
+	r := &report{}
+	fmt.Fprintf(&r.body, `# Results
+
+Written by `+"`make bench`"+` on %s; do not edit. Each figure is the median of %d
+interleaved rounds, with the quartiles in brackets. Processor time is that of the
+process named (with its children), from /proc/PID/stat; "all" adds client and origin.
+
+%s
+
+| peer | version |
+|---|---|
+`, time.Now().UTC().Format("2006-01-02"), l.size.rounds, machine())
+	for _, p := range l.peers {
+		fmt.Fprintf(&r.body, "| %s | %s |\n", p.name, p.version)
+	}
+	return r
+}
+
+// machine says what this was measured on.
+func machine() string {
+	var name unix.Utsname
+	kernel := "unknown kernel"
+	if err := unix.Uname(&name); err == nil {
+		kernel = unix.ByteSliceToString(name.Release[:])
+	}
+	processor := "unknown processor"
+	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(info)) {
+			if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "model name" {
+				processor = strings.TrimSpace(value)
+			}
+		}
+	}
+	commit := "unknown commit"
+	if out, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output(); err == nil {
+		commit = strings.TrimSpace(string(out))
+	}
+	return fmt.Sprintf("Machine: %d × %s, Linux %s, %s, commit %s; congestion control %s; proxies run as uid %d with %d descriptors.",
+		runtime.NumCPU(), processor, kernel, runtime.Version(), commit, tcpControl, peerUID, descriptors)
+}
+
+func (r *report) add(t target, s section) {
+	fmt.Fprintf(&r.body, "\n## %s: %s\n\n", t.id, t.title)
+	s.write(&r.body)
+	for _, v := range s.verdicts {
+		if v.missed() {
+			r.missed = append(r.missed, fmt.Sprintf("%s: %s", t.id, v))
+		}
+	}
+}
+
+// finish writes the results ("-" writes none); where gate is set, a missed ratio
+// is an error.
+func (r *report) finish(path string, gate bool) error {
+	if path != "-" {
+		if err := os.WriteFile(path, append(bytes.TrimRight(r.body.Bytes(), "\n"), '\n'), 0o644); err != nil {
+			return err
+		}
+	}
+	if gate && len(r.missed) > 0 {
+		return errors.New("ratios missed by more than 15 %:\n" + strings.Join(r.missed, "\n"))
+	}
+	return nil
+}

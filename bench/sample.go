@@ -1,0 +1,168 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// sample is one measurement: what the client saw, and the processor seconds of
+// everybody who took part.
+type sample struct {
+	loadResult
+	client, proxy, origin float64
+}
+
+// all is the processor seconds of every process together.
+func (s sample) all() float64 { return s.client + s.proxy + s.origin }
+
+// loadCommand is a client of p.
+func (l *lab) loadCommand(p *peer, mode string, n, streams int) []string {
+	command := []string{
+		l.program, "load", "-mode", mode, "-n", strconv.Itoa(n), "-streams", strconv.Itoa(streams),
+		"-target", fmt.Sprintf("%s:%d", p.address, originPort),
+	}
+	if p.connect {
+		command = append(command, "-connect", fmt.Sprintf("127.0.0.1:%d", p.port))
+	}
+	return command
+}
+
+// load runs a client of p to its end.
+func (l *lab) load(p *peer, mode string, n, streams int) (sample, error) {
+	proxyBefore, err := p.process.usage()
+	if err != nil {
+		return sample{}, err
+	}
+	originBefore, err := l.origin.usage()
+	if err != nil {
+		return sample{}, err
+	}
+	command := l.loadCommand(p, mode, n, streams)
+	client := exec.Command(command[0], command[1:]...)
+	var stdout, stderr bytes.Buffer
+	client.Stdout, client.Stderr = &stdout, &stderr
+	if err := within(l.sandbox, client.Start); err != nil {
+		return sample{}, err
+	}
+	if err := client.Wait(); err != nil {
+		return sample{}, fmt.Errorf("client of %s: %w: %s", p.name, err, stderr.Bytes())
+	}
+	var s sample
+	if err := json.Unmarshal(stdout.Bytes(), &s.loadResult); err != nil {
+		return sample{}, fmt.Errorf("client of %s: %w", p.name, err)
+	}
+	proxyAfter, err := p.process.usage()
+	if err != nil {
+		return sample{}, err
+	}
+	originAfter, err := l.origin.usage()
+	if err != nil {
+		return sample{}, err
+	}
+	s.client = (client.ProcessState.UserTime() + client.ProcessState.SystemTime()).Seconds()
+	s.proxy, s.origin = proxyAfter.cpu-proxyBefore.cpu, originAfter.cpu-originBefore.cpu
+	return s, nil
+}
+
+// rounds measures every peer in turn, as often as the lab's size says, so that
+// whatever the machine does meanwhile befalls all of them.
+func (l *lab) rounds(peers []*peer, measure func(p *peer) (sample, error)) (map[string][]sample, error) {
+	taken := map[string][]sample{}
+	for round := range l.size.rounds {
+		for i := range peers {
+			p := peers[(i+round)%len(peers)]
+			s, err := measure(p)
+			if err != nil {
+				return nil, err
+			}
+			taken[p.name] = append(taken[p.name], s)
+		}
+	}
+	return taken, nil
+}
+
+// figure is the median of what rounds gave, and the quartiles around it.
+type figure struct{ median, low, high float64 }
+
+func figureOf(samples []sample, of func(s sample) float64) figure {
+	values := make([]float64, len(samples))
+	for i, s := range samples {
+		values[i] = of(s)
+	}
+	return figureOfValues(values)
+}
+
+func figureOfValues(values []float64) figure {
+	slices.Sort(values)
+	at := func(q float64) float64 {
+		place := q * float64(len(values)-1)
+		i := int(place)
+		if i+1 == len(values) {
+			return values[i]
+		}
+		return values[i] + (values[i+1]-values[i])*(place-float64(i))
+	}
+	return figure{at(.5), at(.25), at(.75)}
+}
+
+// format prints the median, and the quartiles in brackets.
+func (f figure) format(verb string) string {
+	return fmt.Sprintf(verb+" ["+verb+"–"+verb+"]", f.median, f.low, f.high)
+}
+
+// holding is a client that holds idle tunnels open.
+type holding struct {
+	loadResult
+	cmd   *exec.Cmd
+	input interface{ Close() error }
+	errs  *bytes.Buffer
+}
+
+// hold opens n tunnels through p that stay idle until release.
+func (l *lab) hold(p *peer, n int) (*holding, error) {
+	command := l.loadCommand(p, "idle", n, 1)
+	h := &holding{cmd: exec.Command(command[0], command[1:]...), errs: &bytes.Buffer{}}
+	h.cmd.Stderr = h.errs
+	input, err := h.cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	h.input = input
+	output, err := h.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := within(l.sandbox, h.cmd.Start); err != nil {
+		return nil, err
+	}
+	opened := make(chan error, 1)
+	go func() { opened <- json.NewDecoder(output).Decode(&h.loadResult) }()
+	select {
+	case err = <-opened:
+	case <-time.After(2 * time.Minute):
+		err = errors.New("two minutes were not enough")
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open %d tunnels through %s: %w: %s", n, p.name, err, h.errs), h.cmd.Process.Kill(), h.cmd.Wait())
+	}
+	return h, nil
+}
+
+// release closes the tunnels.
+func (h *holding) release() error {
+	if err := h.input.Close(); err != nil {
+		return err
+	}
+	if err := h.cmd.Wait(); err != nil {
+		return fmt.Errorf("close the tunnels: %w: %s", err, h.errs)
+	}
+	return nil
+}
