@@ -320,11 +320,15 @@ func (x *index) addr(addr netip.Addr, w want, port uint16, p Protocol) ruleID {
 }
 
 // family finds a target that covers all of IPv4 or of IPv6; with a port before
-// without, then IPv4 before IPv6.
+// without, the lowest first, then IPv4 before IPv6.
 func (x *index) family(w want, port uint16, p Protocol) ruleID {
 	v4 := x.prefix(netip.PrefixFrom(netip.IPv4Unspecified(), 0), w, port, p)
 	v6 := x.prefix(netip.PrefixFrom(netip.IPv6Unspecified(), 0), w, port, p)
-	if v4 == 0 || v6 != 0 && x.rules[v4].target.Port == 0 && x.rules[v6].target.Port != 0 {
+	if v4 == 0 || v6 == 0 {
+		return max(v4, v6)
+	}
+	// Every port counts as the highest: 0-1 is 65535 in a uint16.
+	if x.rules[v6].target.Port-1 < x.rules[v4].target.Port-1 {
 		return v6
 	}
 	return v4
