@@ -38,7 +38,6 @@ var arrows = map[string][]string{
 	"images":      {},
 	"cmd/exeatd":  {"*"},
 	"cmd/exeat":   {"*"},
-	"bench":       {"*"},
 	"e2e/require": {},
 	"e2e":         {"*"},
 	"bench":       {"*"},
