@@ -25,10 +25,14 @@ func agentMain(do string, args []string) int {
 	return 0
 }
 
+func stdin() *os.File { return os.Stdin }
+
 func agentActions() map[string]func(args []string) error {
 	return map[string]func([]string) error{
 		"connect": agentConnect,
 		"send":    agentSend,
+		"flood":   agentFlood,
+		"talk":    agentTalk,
 	}
 }
 

@@ -183,3 +183,7 @@ func (in SealedInput) out() Chain {
 		},
 	}
 }
+
+// SealedOpenings are the changes to the sets in force that open what allowed
+// names open on addresses that are about to be handed out.
+func SealedOpenings(entries []Attributed) []SetChange { return changesOf(entries, nil) }
