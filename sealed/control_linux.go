@@ -45,15 +45,16 @@ func (s *Sandbox) ProxyAddr() string {
 	return fmt.Sprintf("127.0.0.1:%d", s.ports[fileExplicit4])
 }
 
-// Release starts CMD. An *ExecError says that it could not be.
-func (s *Sandbox) Release() error {
+// Release starts CMD, with env added to its environment: what could not be known
+// before the sandbox stood. An *ExecError says that it could not be started.
+func (s *Sandbox) Release(env ...string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.released {
 		return errors.New("the command was started already")
 	}
 	s.released = true
-	err := s.send(message{Kind: kindRelease})
+	err := s.send(message{Kind: kindRelease, Env: env})
 	var m message
 	if err == nil {
 		m, err = s.receive()
@@ -189,6 +190,7 @@ func (s *Sandbox) relaySignals(c <-chan os.Signal, quit <-chan struct{}, done ch
 // Close ends whatever still runs in the sandbox, waits for it, and gives all
 // descriptors back.
 func (s *Sandbox) Close() error {
+	s.closeOnce.Do(func() { close(s.closing) })
 	if s.stopKill != nil {
 		s.stopKill()
 	}
@@ -218,6 +220,15 @@ func (s *Sandbox) Close() error {
 		err = errors.Join(err, ignoreClosed(s.log.Close()))
 	}
 	return err
+}
+
+func (s *Sandbox) isClosing() bool {
+	select {
+	case <-s.closing:
+		return true
+	default:
+		return false
+	}
 }
 
 func ignoreClosed(err error) error {

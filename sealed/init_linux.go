@@ -15,20 +15,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// init ties process 1 to the thread that is the process to others (/proc/1),
+// which is where an init function runs: what is given up is given up there, and
+// CMD is started from it.
+func init() {
+	if isInit() {
+		runtime.LockOSThread()
+	}
+}
+
+func isInit() bool { return len(os.Args) > 0 && os.Args[0] == initName }
+
 // Init is the entry of the sandbox's process 1. It returns at once in every
 // other process; in that one it never does. It must be the first call of main.
 func Init() {
-	if len(os.Args) == 0 || os.Args[0] != initName {
-		return
+	if isInit() {
+		os.Exit(runInit())
 	}
-	os.Exit(runInit())
 }
 
 // runInit builds the sandbox, starts CMD in it when told, and lives as long as
 // CMD: when it ends, so does every process of the PID namespace.
 func runInit() int {
-	// What is given up is given up by this thread, and CMD is started by it.
-	runtime.LockOSThread()
 	catchSignals()
 	c := channel{fdControl}
 	o, err := readOrders()
@@ -47,9 +55,11 @@ func runInit() int {
 			return refuse(c, os.NewSyscallError("close", err))
 		}
 	}
-	if m, err := c.receive(); err != nil || m.Kind != kindRelease {
+	m, err := c.receive()
+	if err != nil || m.Kind != kindRelease {
 		return orphaned(o)
 	}
+	o.Env = append(o.Env, m.Env...)
 	return supervise(c, o)
 }
 

@@ -99,7 +99,7 @@ func (k *Kernel) Attribute(ctx context.Context, addrs []netip.Addr, openings []p
 	if len(entries) == 0 {
 		return nil
 	}
-	return errors.New("TODO")
+	return k.rules.Change(firewall.SealedTable, firewall.SealedOpenings(entries)...)
 }
 
 // Ruleset is what is in force, as nft text.

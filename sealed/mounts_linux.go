@@ -114,11 +114,7 @@ func (v *view) maskSockets() error {
 	if v.Off.Sockets {
 		return nil
 	}
-	found, lost := locateRelative(v.RelativeSockets)
-	for _, name := range lost {
-		v.warn = append(v.warn, fmt.Sprintf("a process listens at %q, relative to a directory that could not be found: it is not hidden", name))
-	}
-	for _, path := range append(v.Sockets, found...) {
+	for _, path := range v.Sockets {
 		if err := v.maskSocket(path); err != nil {
 			return err
 		}

@@ -34,6 +34,9 @@ type Sandbox struct {
 	state    *os.ProcessState
 	stopKill func() bool
 
+	closing   chan struct{} // closed when Close begins
+	closeOnce sync.Once
+
 	mu       sync.Mutex
 	released bool
 	ended    chan struct{} // closed when follow is done
@@ -58,7 +61,7 @@ func Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 			stdio[i] = own
 		}
 	}
-	s := &Sandbox{who: who, reaped: make(chan struct{}), ended: make(chan struct{}), ports: map[string]uint16{}}
+	s := &Sandbox{who: who, reaped: make(chan struct{}), ended: make(chan struct{}), closing: make(chan struct{}), ports: map[string]uint16{}}
 	if s.warnings, err = inspectStdio(stdio); err != nil {
 		return nil, err
 	}
@@ -68,6 +71,9 @@ func Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 	o, err := gather(spec, who, s.term)
 	if err != nil {
 		return nil, err
+	}
+	for _, name := range o.LostSockets {
+		s.warnings = append(s.warnings, fmt.Sprintf("a process listens at %q, relative to a directory that could not be found: it is not hidden", name))
 	}
 	if err := s.launch(ctx, spec, o, stdio); err != nil {
 		return nil, err
@@ -93,7 +99,7 @@ func gather(spec Spec, who identity, term *terminal) (orders, error) {
 			return o, fmt.Errorf("working directory: %w", err)
 		}
 	}
-	if o.Sockets, o.RelativeSockets, err = hostSockets(); err != nil {
+	if o.Sockets, o.LostSockets, err = hostSockets(); err != nil {
 		return o, err
 	}
 	host, err := readIfThere("/etc/resolv.conf")
@@ -270,6 +276,10 @@ func (s *Sandbox) receiveHandout(ctx context.Context) error {
 	}
 	if warning != "" {
 		s.warnings = append(s.warnings, warning)
+		return nil
+	}
+	if err := s.bindLog(); err != nil {
+		return fmt.Errorf("listen to what the sandbox's ruleset refuses: %w", err)
 	}
 	return nil
 }
@@ -327,8 +337,17 @@ func (s *Sandbox) receiveFiles() (message, []*os.File, error) {
 func (s *Sandbox) take(name string, f *os.File) (err error) {
 	switch name {
 	case fileLog:
-		s.log = f
-		return nil
+		// A file that waits through the runtime's poller, so that a read can end.
+		raw := int(f.Fd())
+		if err := unix.SetNonblock(raw, true); err != nil {
+			return errors.Join(os.NewSyscallError("fcntl(O_NONBLOCK)", err), f.Close())
+		}
+		dup, err := unix.FcntlInt(uintptr(raw), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return errors.Join(os.NewSyscallError("fcntl(F_DUPFD_CLOEXEC)", err), f.Close())
+		}
+		s.log = os.NewFile(uintptr(dup), "nflog")
+		return f.Close()
 	case fileRules:
 		s.rules, err = firewall.OpenSocket(f)
 		return errors.Join(err, f.Close())

@@ -48,7 +48,7 @@ func (s *Sandbox) Pid() int { return -1 }
 func (s *Sandbox) ProxyAddr() string { return "" }
 
 // Release says that sealed sandboxes need Linux.
-func (s *Sandbox) Release() error { return ErrUnsupported }
+func (s *Sandbox) Release(...string) error { return ErrUnsupported }
 
 // Wait says that sealed sandboxes need Linux.
 func (s *Sandbox) Wait() (int, error) { return StatusRefused, ErrUnsupported }

@@ -17,14 +17,16 @@ const typeDatagram = 2
 
 // hostSockets lists the path names at which a socket of this network namespace
 // takes connections or datagrams: each is a way to have the host do something
-// (bypass B71). Names that were bound relative to some directory come apart.
-func hostSockets() (absolute, relative []string, err error) {
+// (bypass B71). Those that were bound relative to some directory are looked for;
+// what is not found is named.
+func hostSockets() (paths, lost []string, err error) {
 	b, err := os.ReadFile("/proc/net/unix")
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the host's sockets: %w", err)
 	}
-	absolute, relative = parseSockets(string(b))
-	return absolute, relative, nil
+	paths, relative := parseSockets(string(b))
+	found, lost := locateRelative(relative)
+	return append(paths, found...), lost, nil
 }
 
 func parseSockets(text string) (absolute, relative []string) {

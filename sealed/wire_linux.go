@@ -27,7 +27,7 @@ type orders struct {
 	Keep                        []string
 	HideDirs                    []string
 	Sockets                     []string // listening path names of the host
-	RelativeSockets             []string
+	LostSockets                 []string `json:"-"` // bound by relative names, and not found
 	RuntimeDir                  string
 	ResolvConf, NSSwitch, Hosts string   // contents; empty: leave the host's
 	Remove                      []string // names, in the directories passed along
@@ -55,6 +55,7 @@ type message struct {
 	Text       string   `json:",omitempty"`
 	Foreground bool     `json:",omitempty"`
 	Files      []string `json:",omitempty"` // what each passed descriptor is
+	Env        []string `json:",omitempty"` // with kindRelease: more of CMD's environment
 	Warnings   []string `json:",omitempty"`
 }
 
