@@ -114,8 +114,12 @@ func toASCII(s string) (string, error) {
 		// A look-alike of a delimiter must not become one.
 		return "", fmt.Errorf("%s is not a domain name: it has a look-alike of one of : [ ] / @ %%", quote(s))
 	}
-	if endsInNumber(strings.TrimSuffix(ascii, ".")) {
-		return "", errors.New(disguiseMessage(strings.TrimSuffix(ascii, "."), ""))
+	if plain := strings.TrimSuffix(ascii, "."); endsInNumber(plain) {
+		advice := ""
+		if meant := meantAddresses(plain); len(meant) > 0 {
+			advice = fmt.Sprintf("; write %q", meant[0])
+		}
+		return "", fmt.Errorf("%s is an address in characters other than ASCII%s", quote(s), advice)
 	}
 	return ascii, nil
 }
@@ -135,7 +139,7 @@ func isASCII(s string) bool {
 func normaliseASCII(s string) (string, error) {
 	name := strings.TrimSuffix(s, ".")
 	if name == "" {
-		return "", errors.New("a name is empty")
+		return "", fmt.Errorf("the name %s is empty", quote(s))
 	}
 	if len(name) > maxName {
 		return "", fmt.Errorf("%s is %d characters long; a name has at most %d", quote(s), len(name), maxName)

@@ -44,7 +44,8 @@ func parseRange(host, suffix string) (netip.Prefix, error) {
 		if n, ok := parsePort(strings.TrimPrefix(suffix, ":")); ok {
 			meant.Port = n
 		}
-		return netip.Prefix{}, fmt.Errorf("%s has bits set beyond its prefix length; write %q for the range, or %q for the one address", quote(host), meant, addr)
+		one := Target{Prefix: netip.PrefixFrom(addr, addr.BitLen()), Port: meant.Port}
+		return netip.Prefix{}, fmt.Errorf("%s has bits set beyond its prefix length; write %q for the range, or %q for the one address", quote(host), meant, one)
 	}
 	return prefix, nil
 }

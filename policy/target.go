@@ -214,12 +214,7 @@ func isRangeTail(host, after string) bool {
 // bareHost is the end of a message that shows the host that a URL names, with
 // its port; nothing when there is none to show.
 func bareHost(s string) string {
-	bare := strings.Map(func(r rune) rune {
-		if unicode.IsSpace(r) || unicode.IsControl(r) {
-			return -1
-		}
-		return r
-	}, s)
+	bare := withoutSpace(s)
 	scheme, after, hasScheme := strings.Cut(bare, "://")
 	if hasScheme {
 		bare = after
@@ -246,6 +241,19 @@ func bareHost(s string) string {
 		return fmt.Sprintf("; write %q, or %q for that port alone", t, withPort)
 	}
 	return fmt.Sprintf("; write %q", t)
+}
+
+// withoutSpace is what was meant by a target with white space: all of it where
+// the space stands at an end or beside a colon, its first word where not.
+func withoutSpace(s string) string {
+	words := strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) })
+	switch {
+	case len(words) == 0:
+		return ""
+	case len(words) == 1, strings.HasSuffix(words[0], ":"), strings.HasPrefix(words[1], ":"):
+		return strings.Join(words, "")
+	}
+	return words[0]
 }
 
 // splitPort parts a target into its host, in brackets where it has them, and
@@ -302,7 +310,7 @@ func parseTargetHost(host, suffix string) (Target, error) {
 		return Target{}, errors.New("a target has a port and no host; write HOST:PORT")
 	}
 	if strings.Count(host, ":") >= 2 || strings.HasPrefix(host, "[") {
-		return parseTargetIPv6(host)
+		return parseTargetIPv6(host, suffix)
 	}
 	parsed, err := ParseHost(host)
 	if err != nil {
@@ -319,10 +327,15 @@ func parseTargetHost(host, suffix string) (Target, error) {
 	return Target{Name: parsed.Name}, nil
 }
 
-func parseTargetIPv6(host string) (Target, error) {
+func parseTargetIPv6(host, suffix string) (Target, error) {
 	addr, err := parseIPv6(host)
 	if err == nil {
 		return Target{Prefix: netip.PrefixFrom(addr, addr.BitLen())}, nil
+	}
+	if inner := strings.Trim(host, "[]"); inner != host && strings.IndexByte(inner, ':') < 0 {
+		if t, nameErr := parseTargetHost(inner, suffix); nameErr == nil {
+			return Target{}, fmt.Errorf("brackets are for IPv6 addresses; write %q", t.String()+suffix)
+		}
 	}
 	last := strings.LastIndexByte(host, ':')
 	if !strings.HasPrefix(host, "[") && strings.IndexByte(host, '%') < 0 {
@@ -330,7 +343,7 @@ func parseTargetIPv6(host string) (Target, error) {
 			return Target{}, fmt.Errorf("%s has a port and no brackets; write %q", quote(host), "["+addr.String()+"]"+host[last:])
 		}
 		if strings.Trim(host, "0123456789abcdefABCDEF:.") != "" {
-			return Target{}, fmt.Errorf("%s has more than one colon and is not an IPv6 address; write HOST:PORT", quote(host))
+			return Target{}, fmt.Errorf("%s has more than one colon and is not an IPv6 address; write HOST:PORT or an IPv6 address", quote(host))
 		}
 	}
 	return Target{}, err
@@ -341,7 +354,11 @@ func parseWildcard(host, suffix string) (Target, error) {
 	labels := strings.Split(host, ".")
 	switch {
 	case host == "*":
-		return Target{}, fmt.Errorf("%q is not a target: to let everything out use the mode %q, to let nothing out %q", host, ModePublic, ModeNoNetwork)
+		advice := ""
+		if suffix != "" {
+			advice = fmt.Sprintf("; for that port of every host write %q and %q", "0.0.0.0/0"+suffix, "[::/0]"+suffix)
+		}
+		return Target{}, fmt.Errorf("%q is not a target: to let everything out use the mode %q, to let nothing out %q%s", host, ModePublic, ModeNoNetwork, advice)
 	case host == "*.":
 		return Target{}, fmt.Errorf("%q lacks the name below which everything is meant; write *.example.com", host)
 	case isWildcard && strings.IndexByte(base, '*') < 0:
