@@ -29,7 +29,7 @@ func (s *serving) asChild(t *testing.T, attributes *syscall.SysProcAttr) string 
 	t.Helper()
 	// By this name the child needs no way through the build's directory.
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), dialVariable+"="+s.path)
+	cmd.Env = append(os.Environ(), dialVariable+"="+s.path, "GORACE=atexit_sleep_ms=0")
 	cmd.Dir = "/"
 	cmd.SysProcAttr = attributes
 	out, err := cmd.CombinedOutput()

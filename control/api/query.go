@@ -111,10 +111,11 @@ func (q *EventQuery) set(parameter, value string, now time.Time) (message string
 		}
 		q.Kinds = append(q.Kinds, audit.Kind(value))
 	case "name":
-		if value == "" || len(value) > 255 {
-			return "want a name, or *. and a name for all below it"
+		name := strings.ToLower(strings.TrimSuffix(value, "."))
+		if name == "" || len(name) > 255 || strings.HasSuffix(name, ".") {
+			return fmt.Sprintf("%q: want a name, or *. and a name for all below it", value)
 		}
-		q.Name = strings.ToLower(strings.TrimSuffix(value, "."))
+		q.Name = name
 	default:
 		return "is no parameter of this call: want follow, since, verdict, reason, kind or name"
 	}

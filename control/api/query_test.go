@@ -90,7 +90,7 @@ func TestMatches(t *testing.T) {
 }
 
 func FuzzEventQuery(f *testing.F) {
-	for _, seed := range []string{"", "follow=1&since=42&since=1h&verdict=deny&reason=mode&kind=flow&name=*.a.org", "since=2026-03-01T11:00:00.5Z", "x=%zz"} {
+	for _, seed := range []string{"", "follow=1&since=42&since=1h&verdict=deny&reason=mode&kind=flow&name=*.a.org", "since=2026-03-01T11:00:00.5Z", "x=%zz", "name=.."} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, raw string) {
