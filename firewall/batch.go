@@ -18,6 +18,7 @@ type batch struct {
 	last   int      // where the last message begins
 	nextID uint32   // of sets, within this batch
 	err    error
+	dry    bool // without its end, so that the kernel checks it and takes it back
 }
 
 // nfnetlink message types.
@@ -189,7 +190,10 @@ func (s *socket) run(b *batch) error {
 	if err := s.receive(func(unix.NlMsghdr, []byte) error { return nil }); err != nil {
 		return err
 	}
-	msg := appendMessage(b.buf, unix.NFNL_MSG_BATCH_END, unix.NLM_F_REQUEST, uint32(len(b.labels)+1), nfgen(0, unix.NFNL_SUBSYS_NFTABLES))
+	msg := b.buf
+	if !b.dry {
+		msg = appendMessage(msg, unix.NFNL_MSG_BATCH_END, unix.NLM_F_REQUEST, uint32(len(b.labels)+1), nfgen(0, unix.NFNL_SUBSYS_NFTABLES))
+	}
 	if len(msg) > s.room {
 		return fmt.Errorf("a transaction of %d bytes, while the kernel takes %d (net.core.wmem_max)", len(msg), s.room)
 	}

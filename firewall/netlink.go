@@ -251,3 +251,17 @@ func attributes(b []byte, f func(typ uint16, data []byte)) error {
 	}
 	return nil
 }
+
+// port is the address of the socket, which the kernel writes into what it tells
+// others of our requests.
+func (s *socket) port() (uint32, error) {
+	name, err := unix.Getsockname(s.fd)
+	if err != nil {
+		return 0, os.NewSyscallError("getsockname", err)
+	}
+	nl, ok := name.(*unix.SockaddrNetlink)
+	if !ok {
+		return 0, fmt.Errorf("getsockname: %T", name)
+	}
+	return nl.Pid, nil
+}

@@ -1,0 +1,149 @@
+package firewall
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// WatchRules calls changed whenever somebody else changes one of our tables, or
+// may have (notifications were lost): the rules must be applied again (bypass.md
+// B47). Open it in the namespace of the calling thread, before Apply; ours are
+// the changes that come over k's socket.
+type WatchRules struct {
+	feed  *feed
+	ours  uint32
+	table string
+}
+
+// nftablesGroup is NFNLGRP_NFTABLES.
+const nftablesGroup = 7
+
+// OpenWatchRules subscribes; Run reports.
+func OpenWatchRules(k *Kernel) (*WatchRules, error) {
+	port, err := k.sock.port()
+	if err != nil {
+		return nil, err
+	}
+	f, err := openFeed(unix.NETLINK_NETFILTER, 1<<(nftablesGroup-1))
+	if err != nil {
+		return nil, err
+	}
+	return &WatchRules{feed: f, ours: port, table: TableName}, nil
+}
+
+// Run reports until the context ends, which is no error. what says in a few
+// words what happened.
+func (w *WatchRules) Run(ctx context.Context, changed func(what string)) error {
+	return w.feed.run(ctx, func(h unix.NlMsghdr, data []byte) error {
+		if h.Pid == w.ours || h.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(data) < 4 {
+			return nil
+		}
+		what := ruleMessage(h.Type & 0xff)
+		if what == "" {
+			return nil
+		}
+		var table string
+		// Attribute 1 is the table's name in every message that we look at.
+		err := attributes(data[4:], func(typ uint16, b []byte) {
+			if typ == 1 {
+				table = cString(b)
+			}
+		})
+		if err == nil && table == w.table {
+			changed(fmt.Sprintf("somebody else %s in table %s %s", what, Family(data[0]), table))
+		}
+		return err
+	}, func() { changed("notifications of changes were lost") })
+}
+
+// Close ends the subscription; Run must have returned.
+func (w *WatchRules) Close() error { return w.feed.close() }
+
+// ruleMessage says what a notification tells; nothing for what expires.
+func ruleMessage(typ uint16) string {
+	switch typ {
+	case unix.NFT_MSG_NEWTABLE:
+		return "changed the table"
+	case unix.NFT_MSG_DELTABLE:
+		return "deleted the table"
+	case unix.NFT_MSG_NEWCHAIN:
+		return "added a chain"
+	case unix.NFT_MSG_DELCHAIN:
+		return "deleted a chain"
+	case unix.NFT_MSG_NEWRULE:
+		return "added a rule"
+	case unix.NFT_MSG_DELRULE:
+		return "deleted a rule"
+	case unix.NFT_MSG_NEWSET, unix.NFT_MSG_DELSET:
+		return "changed a set"
+	case unix.NFT_MSG_NEWSETELEM:
+		return "added set elements"
+	case unix.NFT_MSG_DELSETELEM:
+		return "deleted set elements"
+	}
+	return ""
+}
+
+// Link is a network link of the namespace.
+type Link struct {
+	Index int
+	Name  string
+	// Gone says that it was deleted, or moved to another namespace.
+	Gone bool
+}
+
+// WatchLinks tells of links: those that are there, and every change (B21).
+type WatchLinks struct{ feed *feed }
+
+// Of linux/rtnetlink.h.
+const (
+	linkGroup    = 1 // RTMGRP_LINK
+	linkInfoSize = 16
+)
+
+// OpenWatchLinks subscribes in the namespace of the calling thread.
+func OpenWatchLinks() (*WatchLinks, error) {
+	f, err := openFeed(unix.NETLINK_ROUTE, linkGroup)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.request(unix.RTM_GETLINK, unix.NLM_F_DUMP, make([]byte, linkInfoSize)); err != nil {
+		return nil, errors.Join(err, f.close())
+	}
+	return &WatchLinks{f}, nil
+}
+
+// Run calls seen for each link that is there, then for each change, until the
+// context ends, which is no error. It is an error when changes were lost: what
+// links there are is then unknown.
+func (w *WatchLinks) Run(ctx context.Context, seen func(Link)) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	errLost := errors.New("changes of links were lost")
+	err := w.feed.run(ctx, func(h unix.NlMsghdr, data []byte) error {
+		if h.Type != unix.RTM_NEWLINK && h.Type != unix.RTM_DELLINK || len(data) < linkInfoSize {
+			return nil
+		}
+		l := Link{Index: int(binary.NativeEndian.Uint32(data[4:])), Gone: h.Type == unix.RTM_DELLINK}
+		err := attributes(data[linkInfoSize:], func(typ uint16, b []byte) {
+			if typ == unix.IFLA_IFNAME {
+				l.Name = cString(b)
+			}
+		})
+		if err == nil && l.Name != "" {
+			seen(l)
+		}
+		return err
+	}, func() { cancel(errLost) })
+	if err == nil && errors.Is(context.Cause(ctx), errLost) {
+		return errLost
+	}
+	return err
+}
+
+// Close ends the subscription; Run must have returned.
+func (w *WatchLinks) Close() error { return w.feed.close() }
