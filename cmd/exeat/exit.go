@@ -7,6 +7,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/exeat/exeat/control/api"
+	"github.com/exeat/exeat/control/client"
 	"github.com/exeat/exeat/policy"
 )
 
@@ -69,6 +71,13 @@ func (s *streams) exit(cmd *cobra.Command, err error) int {
 		return exit.code
 	}
 	s.complainOf(err)
+	var refused *api.Error
+	switch {
+	case errors.As(err, &refused):
+		return statusNo
+	case errors.Is(err, client.ErrUnreachable):
+		return statusUnreachable
+	}
 	var usage *usageError
 	if errors.As(err, &usage) {
 		s.complain("Run '%s --help' for usage.", cmd.CommandPath())

@@ -15,29 +15,29 @@ type noticeReport struct {
 
 func newNoticeCommand(s *streams) *cobra.Command {
 	var file, template string
+	var flag sandboxFlag
 	cmd := &cobra.Command{
-		Use:   "notice -f FILE",
+		Use:   "notice SANDBOX | -f FILE",
 		Short: "Print the text that tells an agent what it may reach",
-		Long: `Prints the restriction notice of a policy: what an agent should be told, so that
+		Long: `Prints the restriction notice of a policy, in force or in a file: what an agent should be told, so that
 it does not take a restriction for a passing fault and retry for ever. A policy
 that restricts nothing prints nothing.
 
 --template replaces the wording by a Go text/template over the policy, whose
 members are .Mode, .Allowed and .Denied (lists of targets).`,
-		Example: `  exeat notice -f policy.json
+		Example: `  exeat notice task-17
+  exeat notice -f policy.json
   exeat notice -f policy.json --template notice.tmpl`,
-		Args: arguments(0, 0),
-		RunE: func(*cobra.Command, []string) error {
-			if file == "" {
-				return usagef("say which policy: -f FILE")
-			}
-			doc, err := s.readPolicy(file)
+		Args: arguments(0, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			doc, err := s.eitherPolicy(cmd.Context(), flag, file, args)
 			if err != nil {
 				return err
 			}
 			return s.writeNotice(doc, template)
 		},
 	}
+	flag.register(cmd)
 	cmd.Flags().StringVarP(&file, "file", "f", "", "the policy: a `FILE`, or - for standard input")
 	cmd.Flags().StringVar(&template, "template", "", "replace the wording by the template in `FILE`")
 	return cmd

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"github.com/exeat/exeat/policy"
@@ -16,14 +19,16 @@ what A allows and B does not, then the same for what neither names ("everything
 else"). A target stands for what no narrower line says. Nothing is printed where
 the two decide alike.
 
-A and B are files; one of them may be - for standard input.`,
+A and B are files, or @SANDBOX for the policy in force in one; one of them may be
+- for standard input.`,
 		Example: `  exeat policy diff setup.json run.json
+  exeat policy diff @task-17 run.json
   exeat policy check new.json | exeat policy diff policy.json -`,
 		Args: arguments(2, 2),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			var sides [2]*policy.Compiled
 			for i, name := range args {
-				doc, err := s.readPolicy(name)
+				doc, err := s.fileOrSandbox(cmd.Context(), name)
 				if err != nil {
 					return err
 				}
@@ -32,6 +37,14 @@ A and B are files; one of them may be - for standard input.`,
 			return s.writeDiff(policy.Compare(sides[0], sides[1]))
 		},
 	}
+}
+
+// fileOrSandbox reads the policy in a file, or of "@SANDBOX" the one in force.
+func (s *streams) fileOrSandbox(ctx context.Context, name string) (policy.Document, error) {
+	if sandbox, ok := strings.CutPrefix(name, "@"); ok {
+		return s.eitherPolicy(ctx, sandboxFlag{}, "", []string{sandbox})
+	}
+	return s.readPolicy(name)
 }
 
 // writeDiff prints what was gained, then what was lost.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"text/tabwriter"
@@ -20,10 +21,11 @@ type explanation struct {
 }
 
 func newPolicyExplainCommand(s *streams) *cobra.Command {
-	var file string
+	var file, sandbox string
+	var flag sandboxFlag
 	var floor []string
 	cmd := &cobra.Command{
-		Use:   "explain -f FILE TARGET...",
+		Use:   "explain {-f FILE | -s SANDBOX} TARGET...",
 		Short: "Say what would be decided for a target, and why",
 		Long: `Prints one line a target: verdict, target, reason, and the rule that decided
 ("-" where no target did).
@@ -33,9 +35,16 @@ TARGET is a name or an address, with ":port" (443 when left out) and "/tcp" or
 Exit status: 0 all are allowed, 1 any is denied.`,
 		Example: `  exeat policy explain -f policy.json pypi.org registry.npmjs.org:80
   exeat policy explain -f policy.json 203.0.113.10:53/udp '[2001:db8::1]:22'
+  exeat policy explain -s task-17 pypi.org
   exeat policy explain -f policy.json --floor '*.internal.test' db.internal.test`,
 		Args: arguments(1, -1),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if sandbox != "" || flag.socket != "" {
+				if file != "" || len(floor) > 0 {
+					return usagef("a sandbox has its own policy and floor: leave out -f and --floor")
+				}
+				return s.explainInForce(cmd.Context(), flag, sandbox, args)
+			}
 			requests, err := parseAll("target", policy.ParseAskTarget, args)
 			if err != nil {
 				return err
@@ -53,14 +62,39 @@ Exit status: 0 all are allowed, 1 any is denied.`,
 		},
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "the policy: a `FILE`, or - for standard input")
+	cmd.Flags().StringVarP(&sandbox, "sandbox", "s", "", "the policy in force in `SANDBOX`")
+	cmd.Flags().StringVar(&flag.socket, "socket", "", "the policy in force at the control socket at `PATH`")
 	cmd.Flags().StringArrayVar(&floor, "floor", nil, "a `TARGET` that the enforcement point denies in every mode (repeatable)")
 	return cmd
+}
+
+// explainInForce asks a running sandbox, which knows for which names it handed an
+// address out.
+func (s *streams) explainInForce(ctx context.Context, flag sandboxFlag, sandbox string, targets []string) error {
+	var names []string
+	if flag.socket == "" {
+		names = []string{sandbox}
+	}
+	c, _, err := flag.take(names)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	answers, err := c.Explain(ctx, targets...)
+	if err != nil {
+		return err
+	}
+	explanations := make([]explanation, 0, len(answers))
+	for _, a := range answers {
+		explanations = append(explanations, explanation{a.Target, a.Verdict, a.Rule, a.Reason})
+	}
+	return s.writeExplanations(explanations)
 }
 
 // compile reads and compiles the policy of -f with a floor.
 func (s *streams) compile(file string, floor []string) (*policy.Compiled, error) {
 	if file == "" {
-		return nil, usagef("say which policy: -f FILE")
+		return nil, usagef("say which policy: -f FILE or -s SANDBOX")
 	}
 	targets, err := parseAll("floor", policy.ParseTarget, floor)
 	if err != nil {

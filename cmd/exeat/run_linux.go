@@ -39,10 +39,6 @@ func (s *streams) runSealed(ctx context.Context, in runInput) error {
 	defer s.closing("log", log.Close)
 	setup.Log.Writer = log.Writer
 
-	// Who may read our memory has our sockets (bypass B73).
-	if err := sealed.Undumpable(); err != nil {
-		return err
-	}
 	ctx, kill := context.WithCancel(ctx)
 	defer kill()
 	box, err := sealed.Start(ctx, sealed.Spec{
@@ -54,6 +50,11 @@ func (s *streams) runSealed(ctx context.Context, in runInput) error {
 		return err
 	}
 	defer s.closing("sandbox", box.Close)
+	// Who may read our memory has our sockets (bypass B73). Not before now: the ids
+	// of a child of ours could not be mapped.
+	if err := sealed.Undumpable(); err != nil {
+		return err
+	}
 	for _, w := range box.Warnings() {
 		s.complain("exeat: warning: %s", w)
 	}

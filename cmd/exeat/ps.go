@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/exeat/exeat/control/api"
+	"github.com/exeat/exeat/control/client"
+)
+
+// psTimeout is how long `ps` waits for each sandbox.
+const psTimeout = 2 * time.Second
+
+// psRow is one sandbox of `ps`. Error says why there is no status.
+type psRow struct {
+	Name   string      `json:"name"`
+	Socket string      `json:"socket"`
+	Status *api.Status `json:"status,omitempty"`
+	Error  string      `json:"error,omitempty"`
+}
+
+func newPsCommand(s *streams) *cobra.Command {
+	return &cobra.Command{
+		Use:     "ps",
+		Short:   "List the sandboxes that are running",
+		Example: "  exeat ps\n  exeat ps -o json",
+		Args:    arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			names, err := localNames()
+			if err != nil {
+				return fmt.Errorf("list the control sockets: %w", err)
+			}
+			rows := []psRow{}
+			for _, name := range names {
+				if row, alive := psOf(cmd.Context(), name); alive {
+					rows = append(rows, row)
+				}
+			}
+			return s.writePs(rows)
+		},
+	}
+}
+
+// psOf asks one sandbox. One that nobody serves any more is not alive.
+func psOf(ctx context.Context, name string) (row psRow, alive bool) {
+	ctx, cancel := context.WithTimeout(ctx, psTimeout)
+	defer cancel()
+	row = psRow{Name: name, Socket: socketPath(name)}
+	c := client.New(row.Socket)
+	defer c.Close()
+	status, err := c.Status(ctx)
+	if err != nil {
+		row.Error = err.Error()
+		return row, !errors.Is(err, client.ErrUnreachable) || ctx.Err() != nil
+	}
+	row.Status = &status
+	return row, true
+}
+
+func (s *streams) writePs(rows []psRow) error {
+	if s.format == formatJSON {
+		return s.json(rows)
+	}
+	table := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NAME\tSHAPE\tREADY\tPHASE\tMODE\tGENERATION\tFLOWS\tUP")
+	for _, r := range rows {
+		if r.Status == nil {
+			fmt.Fprintf(table, "%s\t?\tno\t\t\t\t\t%s\n", r.Name, r.Error)
+			continue
+		}
+		st := r.Status
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\n", r.Name, st.Shape, yesNo(st.Ready), dash(st.Phase),
+			st.Mode, st.Generation, st.Flows, time.Since(st.Started).Round(time.Second))
+	}
+	return outputError(table.Flush())
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// dash stands for an empty cell.
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
