@@ -57,14 +57,14 @@ func (u *upstream) close() {
 }
 
 // ask puts one question to this upstream and gives the reply, whatever its code.
-func (u *upstream) ask(ctx context.Context, e *epoch, name string, qtype uint16) (*dns.Msg, error) {
+func (u *upstream) ask(e *epoch, deadline time.Time, name string, qtype uint16) (*dns.Msg, error) {
 	var w query
 	for {
 		edns := !u.plain.Load()
 		if err := w.build(name, qtype, edns); err != nil {
 			return nil, err
 		}
-		m, err := u.exchange(ctx, e, &w)
+		m, err := u.exchange(e, deadline, &w)
 		if err != nil {
 			return nil, err
 		}
@@ -77,14 +77,17 @@ func (u *upstream) ask(ctx context.Context, e *epoch, name string, qtype uint16)
 	}
 }
 
-// exchange sends w by UDP, and by stream where UDP cannot carry the answer.
-func (u *upstream) exchange(ctx context.Context, e *epoch, w *query) (*dns.Msg, error) {
+// exchange sends w by UDP, and by stream where UDP cannot carry the answer. (A
+// deadline, not a context of its own: that would be a timer a question.)
+func (u *upstream) exchange(e *epoch, deadline time.Time, w *query) (*dns.Msg, error) {
 	if !u.TLS && !u.folds.Load() {
-		m, err := u.exchangeUDP(ctx, e, w)
+		m, err := u.exchangeUDP(e, deadline, w)
 		if !errors.Is(err, errUseStream) {
 			return m, err
 		}
 	}
+	ctx, cancel := context.WithDeadline(e.ctx, deadline)
+	defer cancel()
 	return u.streams.exchange(ctx, e, w)
 }
 
@@ -93,7 +96,7 @@ const attempts = 3
 
 // askAny asks the upstreams in turn, the resting ones last, until one answers
 // the question: NOERROR or NXDOMAIN.
-func (s *Server) askAny(ctx context.Context, e *epoch, name string, qtype uint16) (*dns.Msg, error) {
+func (s *Server) askAny(e *epoch, deadline time.Time, name string, qtype uint16) (*dns.Msg, error) {
 	ups := s.upstreamsFor(name)
 	if len(ups) == 0 {
 		return nil, &upstreamError{dns.ExtendedErrorCodeNoReachableAuthority, errors.New("no upstream is configured for this name")}
@@ -103,17 +106,20 @@ func (s *Server) askAny(ctx context.Context, e *epoch, name string, qtype uint16
 		answered := 0
 		for _, u := range ups {
 			began := time.Now()
-			attempt, cancel := context.WithTimeout(ctx, s.cfg.AttemptTimeout)
-			m, err := u.ask(attempt, e, name, qtype)
-			cancel()
+			attempt := began.Add(s.cfg.AttemptTimeout)
+			if deadline.Before(attempt) {
+				attempt = deadline
+			}
+			m, err := u.ask(e, attempt, name, qtype)
+			now := time.Now()
 			if e.ctx.Err() != nil {
 				return nil, errSwapped
 			}
 			if err != nil {
-				u.health.failed(err, time.Now())
+				u.health.failed(err, now)
 				last = &upstreamError{dns.ExtendedErrorCodeNetworkError, fmt.Errorf("ask %s: %w", u, err)}
 			} else {
-				u.health.succeeded(time.Since(began), time.Now())
+				u.health.succeeded(now.Sub(began), now)
 				if m.Rcode == dns.RcodeSuccess || m.Rcode == dns.RcodeNameError {
 					return m, nil
 				}
@@ -123,7 +129,7 @@ func (s *Server) askAny(ctx context.Context, e *epoch, name string, qtype uint16
 					fmt.Errorf("%s answered %s", u, dns.RcodeToString[m.Rcode]),
 				}
 			}
-			if ctx.Err() != nil {
+			if !now.Before(deadline) {
 				return nil, last
 			}
 		}

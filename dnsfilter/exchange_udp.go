@@ -107,9 +107,9 @@ func (p *ports) close() {
 }
 
 // exchangeUDP asks from one socket until a reply that matches exactly has come.
-func (u *upstream) exchangeUDP(ctx context.Context, e *epoch, w *query) (*dns.Msg, error) {
+func (u *upstream) exchangeUDP(e *epoch, deadline time.Time, w *query) (*dns.Msg, error) {
 	dial := func() (net.Conn, error) {
-		return u.server.cfg.Dial.DialContext(ctx, "udp", u.Addr.String())
+		return u.server.cfg.Dial.DialContext(e.ctx, "udp", u.Addr.String())
 	}
 	if u.ports == nil {
 		conn, err := dial()
@@ -117,20 +117,20 @@ func (u *upstream) exchangeUDP(ctx context.Context, e *epoch, w *query) (*dns.Ms
 			return nil, err
 		}
 		defer closeQuietly(conn)
-		return u.converse(ctx, e, conn, w)
+		return u.converse(e, deadline, conn, w)
 	}
 	for {
 		conn, slot, reused, err := u.ports.take(w.slot(portSlots), dial)
 		if err != nil {
 			return nil, err
 		}
-		m, err := u.converse(ctx, e, conn, w)
-		// Once ctx has ended, its interruption may still be on its way to the socket.
-		broken := err != nil && !errors.Is(err, errUseStream) || ctx.Err() != nil
+		m, err := u.converse(e, deadline, conn, w)
+		// Once the epoch has ended, its interruption may still be on its way to the socket.
+		broken := err != nil && !errors.Is(err, errUseStream) || e.ctx.Err() != nil
 		if closeErr := u.ports.give(conn, slot, broken); closeErr != nil {
 			return nil, closeErr
 		}
-		if err != nil && broken && reused && ctx.Err() == nil && e.ctx.Err() == nil {
+		if err != nil && broken && reused && !errors.Is(err, os.ErrDeadlineExceeded) && e.ctx.Err() == nil {
 			continue // the error may be the answer to an earlier question (ICMP)
 		}
 		return m, err
@@ -141,15 +141,11 @@ func (u *upstream) exchangeUDP(ctx context.Context, e *epoch, w *query) (*dns.Ms
 var replyBuffers = sync.Pool{New: func() any { return new([maxUDPReply]byte) }}
 
 // converse sends w and reads until its reply, ignoring whatever else arrives.
-func (u *upstream) converse(ctx context.Context, e *epoch, conn net.Conn, w *query) (*dns.Msg, error) {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		deadline = time.Now().Add(u.server.cfg.AttemptTimeout)
-	}
+func (u *upstream) converse(e *epoch, deadline time.Time, conn net.Conn, w *query) (*dns.Msg, error) {
 	if err := conn.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { interrupt(conn) })
+	stop := context.AfterFunc(e.ctx, func() { interrupt(conn) })
 	defer stop()
 	if err := sendOne(e, conn, w.bytes()); err != nil {
 		return nil, err
@@ -160,7 +156,7 @@ func (u *upstream) converse(ctx context.Context, e *epoch, conn net.Conn, w *que
 	for {
 		n, err := conn.Read(buf[:])
 		if err != nil {
-			if folded && errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
+			if folded && errors.Is(err, os.ErrDeadlineExceeded) && e.ctx.Err() == nil {
 				u.folds.Store(true)
 				return nil, errUseStream
 			}

@@ -256,7 +256,7 @@ func FuzzUpstreamReply(f *testing.F) {
 		if r.collect(k.name, qtype, &m) != nil || (m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError) {
 			return
 		}
-		e, err := r.entry(k, time.Now())
+		e, _, err := r.entry(k, time.Now())
 		if err != nil {
 			return
 		}
@@ -277,7 +277,7 @@ func FuzzUpstreamReply(f *testing.F) {
 // checkGiven asserts what may be in an answer at all.
 func checkGiven(t *testing.T, p *policy.Compiled, k key, v *view) {
 	t.Helper()
-	wire, err := (&records{}).pack(k)
+	wire, err := (&records{}).message(k).Pack()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -114,26 +114,30 @@ func (r *records) ttl() uint32 {
 	}
 }
 
-// entry packs the records as the answer to k.
-func (r *records) entry(k key, now time.Time) (*entry, error) {
+// entry packs the records as the answer to k; m is what was packed.
+func (r *records) entry(k key, now time.Time) (e *entry, m *dns.Msg, err error) {
 	ttl := r.ttl()
 	if r.soa != nil {
 		r.soa.Hdr.Ttl = ttl
 	}
-	wire, err := r.pack(k)
+	m = r.message(k)
+	wire, err := m.Pack()
 	if err != nil {
-		return nil, err
+		return nil, nil, fmt.Errorf("pack the answer: %w", err)
+	}
+	if len(wire) > maxAnswerWire {
+		return nil, nil, fmt.Errorf("answer of %d bytes is too long", len(wire))
 	}
 	return &entry{
 		key: k, rcode: r.rcode, wire: wire, ttl: ttl,
 		stored: now, expires: now.Add(time.Duration(ttl) * time.Second),
-	}, nil
+	}, m, nil
 }
 
-// pack writes a message whose question is k's, so that compression pointers to it
-// hold under any client's spelling of the same name.
-func (r *records) pack(k key) ([]byte, error) {
-	var m dns.Msg
+// message has k as its question, so that compression pointers to it hold under
+// any client's spelling of the same name.
+func (r *records) message(k key) *dns.Msg {
+	m := new(dns.Msg)
 	m.Response, m.Compress, m.Rcode = true, true, r.rcode
 	m.Question = []dns.Question{{Name: dns.Fqdn(k.name), Qtype: k.qtype, Qclass: dns.ClassINET}}
 	m.Answer = make([]dns.RR, 0, len(r.chain)+len(r.answer))
@@ -141,14 +145,7 @@ func (r *records) pack(k key) ([]byte, error) {
 	if r.soa != nil {
 		m.Ns = []dns.RR{r.soa}
 	}
-	wire, err := m.Pack()
-	if err != nil {
-		return nil, fmt.Errorf("pack the answer: %w", err)
-	}
-	if len(wire) > maxAnswerWire {
-		return nil, fmt.Errorf("answer of %d bytes is too long", len(wire))
-	}
-	return wire, nil
+	return m
 }
 
 // questionLen is the length of k's question section.

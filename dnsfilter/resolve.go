@@ -1,7 +1,6 @@
 package dnsfilter
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -42,12 +41,11 @@ func (s *Server) resolve(e *epoch, p *policy.Compiled, k key) (*entry, error) {
 	if addrs, pinned := s.pins[k.name]; pinned {
 		return s.pinned(e, k, addrs)
 	}
-	ctx, cancel := context.WithTimeout(e.ctx, s.cfg.QueryTimeout)
-	defer cancel()
+	deadline := time.Now().Add(s.cfg.QueryTimeout)
 	var r records
 	ask := k.name
 	for {
-		m, err := s.askAny(ctx, e, ask, k.qtype)
+		m, err := s.askAny(e, deadline, ask, k.qtype)
 		if err != nil {
 			return nil, err
 		}
@@ -72,13 +70,15 @@ func (s *Server) resolve(e *epoch, p *policy.Compiled, k key) (*entry, error) {
 
 // keep packs and caches the records, and judges them while they are at hand.
 func (s *Server) keep(e *epoch, p *policy.Compiled, k key, r *records) (*entry, error) {
-	found, err := r.entry(k, time.Now())
+	found, m, err := r.entry(k, time.Now())
 	if err != nil {
 		return nil, &upstreamError{dns.ExtendedErrorCodeNoReachableAuthority, err}
 	}
-	if _, err := s.viewOf(found, p); err != nil {
+	v, err := s.inspect(found, p, m)
+	if err != nil {
 		return nil, err
 	}
+	found.view.Store(v)
 	e.cache.put(found)
 	return found, nil
 }
@@ -98,7 +98,7 @@ func (s *Server) pinned(e *epoch, k key, addrs []pinAddr) (*entry, error) {
 			Refresh: 3600, Retry: 600, Expire: 86400, Minttl: pinTTL,
 		}
 	}
-	found, err := r.entry(k, time.Now())
+	found, _, err := r.entry(k, time.Now())
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/ipv4"
@@ -42,6 +43,8 @@ type udpServer struct {
 	conn    net.PacketConn
 	batch   batcher
 	waiting sync.WaitGroup
+	jobs    chan job
+	idle    atomic.Int32 // workers that wait for a job
 	in, out []ipv4.Message
 	ready   int // of out
 	q       question
@@ -49,7 +52,7 @@ type udpServer struct {
 
 // serveUDP answers on conn until it is closed.
 func (s *Server) serveUDP(ctx context.Context, conn net.PacketConn) error {
-	u := &udpServer{server: s, conn: conn, batch: newBatcher(conn)}
+	u := &udpServer{server: s, conn: conn, batch: newBatcher(conn), jobs: make(chan job)}
 	u.in, u.out = make([]ipv4.Message, udpBatch), make([]ipv4.Message, udpBatch)
 	for i := range u.in {
 		u.in[i].Buffers = [][]byte{make([]byte, maxQuery)}
@@ -100,8 +103,42 @@ func (u *udpServer) receive(ctx context.Context, m *ipv4.Message, now time.Time)
 		return
 	}
 	from := m.Addr
-	later := q.clone()
-	u.waiting.Go(func() { u.answerLater(ctx, later, from) })
+	u.later(ctx, job{q.clone(), from})
+}
+
+// job is a question that waits, with whom it is from.
+type job struct {
+	question *question
+	from     net.Addr
+}
+
+// idleWorkers is how many goroutines are kept for the next question that waits:
+// their stacks have grown to what one needs.
+const idleWorkers = 32
+
+// later gives j to an idle worker or a new one.
+func (u *udpServer) later(ctx context.Context, j job) {
+	select {
+	case u.jobs <- j:
+	default:
+		u.waiting.Go(func() { u.work(ctx, j) })
+	}
+}
+
+func (u *udpServer) work(ctx context.Context, j job) {
+	for {
+		u.answerLater(ctx, j.question, j.from)
+		if u.idle.Add(1) > idleWorkers {
+			u.idle.Add(-1)
+			return
+		}
+		select {
+		case j = <-u.jobs:
+			u.idle.Add(-1)
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 func (u *udpServer) answerLater(ctx context.Context, q *question, from net.Addr) {
