@@ -36,7 +36,7 @@
 //	bytes_out    integer  f         bytes that left the sandbox
 //	bytes_in     integer  f         bytes that entered it
 //	duration_us  integer  f s       how long it lived, how long the swap took
-//	error        string   e         unresolvable, unreachable or upstream-reset: a failure, not a verdict
+//	error        string   e f       unresolvable, unreachable or upstream-reset: a failure, not a verdict
 //	message      string   any       a sentence for people
 //	revoked      integer  s         open flows that the swap cut
 //	folded       integer  d f e l   this line stands for so many events that have no line of their own

@@ -127,6 +127,11 @@ func (l *Log) Record(e Event) Event {
 	defer l.mu.Unlock()
 	if countable(e.Kind) {
 		c, known := l.counters.add(&e)
+		if e.Kind == KindFlow && e.Error != "" {
+			failure := e
+			failure.Kind = KindError
+			l.counters.add(&failure)
+		}
 		if !l.admit(&e, c, known) {
 			return e
 		}

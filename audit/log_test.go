@@ -327,6 +327,20 @@ func TestTotals(t *testing.T) {
 	}
 }
 
+func TestAFlowThatFailsIsCountedAsAFailure(t *testing.T) {
+	l := newLog(t, Config{})
+	l.Record(Event{
+		Kind: KindFlow, Verdict: policy.Allow, Reason: policy.ReasonRule, Name: "a.test", Port: 443, BytesIn: 7,
+		Error: ErrorUpstreamReset,
+	})
+	if totals := l.Totals(); len(totals) != 1 || totals[0] != (Total{Error: ErrorUpstreamReset, Count: 1}) {
+		t.Errorf("totals %+v", totals)
+	}
+	if summary := l.Summary(); len(summary) != 2 || summary[0].Error != ErrorUpstreamReset || summary[1].BytesIn != 7 {
+		t.Errorf("summary %+v", summary)
+	}
+}
+
 func TestSummaryTellsTargetsApart(t *testing.T) {
 	addr := netip.MustParseAddr("2001:db8::1")
 	tests := map[string]struct {

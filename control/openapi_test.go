@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -97,6 +98,39 @@ func TestTheDescriptionListsEveryWord(t *testing.T) {
 	}
 	if n := len(words("Reason")); n != 15 {
 		t.Errorf("%d reasons, want the 15 of policy.md section 5", n)
+	}
+}
+
+func TestTheDescriptionHasEveryMemberOfAnEvent(t *testing.T) {
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	written := map[string]bool{}
+	for _, kind := range audit.Kinds() {
+		data, err := json.Marshal(audit.Event{
+			ID: 1, Time: at, Kind: kind, DecisionID: "d", Reason: policy.ReasonRule, Rule: "r", Generation: 1, Phase: "p",
+			Channel: audit.ChannelTLS, Name: "n", Addr: netip.MustParseAddr("192.0.2.1"), Port: 1, QType: "A", FlowID: "f",
+			BytesOut: 1, BytesIn: 1, Duration: time.Second, Error: audit.ErrorUnreachable, Message: "m", Revoked: 1, Folded: 1, Since: at,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var members map[string]any
+		if err := json.Unmarshal(data, &members); err != nil {
+			t.Fatal(err)
+		}
+		for name := range members {
+			written[name] = true
+		}
+	}
+	described := loadDescription(t).Components.Schemas["Event"].Value.Properties
+	for name := range described {
+		if !written[name] {
+			t.Errorf("%q is described and never written", name)
+		}
+	}
+	for name := range written {
+		if described[name] == nil {
+			t.Errorf("%q is written and not described", name)
+		}
 	}
 }
 
