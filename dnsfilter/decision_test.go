@@ -58,6 +58,8 @@ func TestQuestionsAreJudgedByThePolicyInForce(t *testing.T) {
 		"a denylist leaves the others":                      {`{"network_mode":"denylist","denied_hosts":["other.test"]}`, "pypi.test", dns.TypeA, dns.RcodeSuccess, policy.Allow, policy.ReasonMode, "pypi.test. 300 IN A 203.0.113.10"},
 		"a denied name with a port is still needed":         {`{"network_mode":"denylist","denied_hosts":["other.test:443"]}`, "other.test", dns.TypeA, dns.RcodeSuccess, policy.Allow, policy.ReasonMode, "other.test. 300 IN A 203.0.113.13"},
 		"a range of the whole family opens names for it":    {allow("0.0.0.0/0"), "other.test", dns.TypeA, dns.RcodeSuccess, policy.Allow, policy.ReasonRule, "other.test. 300 IN A 203.0.113.13"},
+		"the root itself may be asked about":                {`"public"`, ".", dns.TypeNS, dns.RcodeNameError, policy.Allow, policy.ReasonMode, ""},
+		"the root is unlisted under an allowlist":           {list, ".", dns.TypeNS, dns.RcodeSuccess, policy.Deny, policy.ReasonUnlisted, ""},
 		"without a policy nothing resolves":                 {"", "pypi.test", dns.TypeA, dns.RcodeNameError, policy.Deny, policy.ReasonUnprotected, ""},
 		"letter case does not matter, the client's is kept": {list, "PyPI.test", dns.TypeA, dns.RcodeSuccess, policy.Allow, policy.ReasonRule, "PyPI.test. 300 IN A 203.0.113.10"},
 	}

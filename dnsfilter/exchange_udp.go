@@ -137,9 +137,6 @@ func (u *upstream) exchangeUDP(e *epoch, deadline time.Time, w *query) (*dns.Msg
 	}
 }
 
-// replyBuffers hold one UDP reply while it is read.
-var replyBuffers = sync.Pool{New: func() any { return new([maxUDPReply]byte) }}
-
 // converse sends w and reads until its reply, ignoring whatever else arrives.
 func (u *upstream) converse(e *epoch, deadline time.Time, conn net.Conn, w *query) (*dns.Msg, error) {
 	if err := conn.SetDeadline(deadline); err != nil {
@@ -150,8 +147,8 @@ func (u *upstream) converse(e *epoch, deadline time.Time, conn net.Conn, w *quer
 	if err := sendOne(e, conn, w.bytes()); err != nil {
 		return nil, err
 	}
-	buf := replyBuffers.Get().(*[maxUDPReply]byte)
-	defer replyBuffers.Put(buf)
+	buf := u.server.replyBuffer()
+	defer u.server.replies.Put(buf)
 	folded := false
 	for {
 		n, err := conn.Read(buf[:])
@@ -192,6 +189,14 @@ func interrupt(conn net.Conn) {
 	if err := conn.SetReadDeadline(time.Unix(1, 0)); err != nil {
 		return
 	}
+}
+
+// replyBuffer gives room for one UDP reply; put it back into replies.
+func (s *Server) replyBuffer() *[maxUDPReply]byte {
+	if buf, ok := s.replies.Get().(*[maxUDPReply]byte); ok {
+		return buf
+	}
+	return new([maxUDPReply]byte)
 }
 
 // sendOne writes one message unless the epoch has ended.

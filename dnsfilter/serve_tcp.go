@@ -18,8 +18,8 @@ const (
 	pipelined = 32
 	// tcpWrite is how long a client may take to accept one answer.
 	tcpWrite = 10 * time.Second
-	// acceptPause is how long accepting rests where descriptors ran out.
-	acceptPause = 50 * time.Millisecond
+	// pause is how long a socket rests after an error that may pass.
+	pause = 20 * time.Millisecond
 )
 
 // passing says whether an error on a listening socket is worth trying on after:
@@ -36,6 +36,13 @@ func passing(err error) bool {
 	return false
 }
 
+func rest(ctx context.Context) {
+	select {
+	case <-time.After(pause):
+	case <-ctx.Done():
+	}
+}
+
 // serveTCP accepts connections until ln is closed. slots bounds them over all
 // listeners; one too many is closed at once.
 func (s *Server) serveTCP(ctx context.Context, ln net.Listener, slots chan struct{}) error {
@@ -50,10 +57,7 @@ func (s *Server) serveTCP(ctx context.Context, ln net.Listener, slots chan struc
 			if !passing(err) {
 				return fmt.Errorf("accept on %s: %w", ln.Addr(), err)
 			}
-			select {
-			case <-time.After(acceptPause):
-			case <-ctx.Done():
-			}
+			rest(ctx)
 			continue
 		}
 		select {

@@ -66,6 +66,7 @@ func (s *Server) serveUDP(ctx context.Context, conn net.PacketConn) error {
 				return nil
 			}
 			if passing(err) {
+				rest(ctx)
 				continue
 			}
 			return fmt.Errorf("read questions on %s: %w", conn.LocalAddr(), err)

@@ -27,6 +27,7 @@ type Server struct {
 	budget    *budget
 	gate      *gate
 	epoch     atomic.Pointer[epoch]
+	replies   sync.Pool // of *[maxUDPReply]byte
 
 	ctx    context.Context // ends with Serve, or Close
 	cancel context.CancelFunc
