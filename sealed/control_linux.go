@@ -104,8 +104,8 @@ func (s *Sandbox) follow() {
 		}
 		switch m.Kind {
 		case kindStopped:
-			if s.term != nil {
-				s.term.suspend()
+			// In our group it is the terminal that stops us with it.
+			if s.term != nil && !s.term.suspend() {
 				s.resume()
 			}
 		case kindExited:

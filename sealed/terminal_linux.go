@@ -1,6 +1,8 @@
 package sealed
 
 import (
+	"bytes"
+	"fmt"
 	"os"
 	"os/signal"
 	"runtime"
@@ -105,34 +107,48 @@ func (t *terminal) restore() {
 	}
 }
 
-// suspend stops our whole group, as the terminal would have with CMD in it, and
-// returns when the shell has continued it, or at once where nobody could (an
-// orphaned group is not stopped).
-func (t *terminal) suspend() {
-	if err := t.take(); err != nil {
-		return // hung up: there is no shell to stop for
+// suspend stops our whole group, as the terminal would have with CMD in it. What
+// follows is done when the shell continues us (onContinue). False says that we
+// go on, since nobody would continue us or we are not to be stopped.
+func (t *terminal) suspend() bool {
+	if t.take() != nil || signal.Ignored(unix.SIGTSTP) || orphanedGroup(t.group) {
+		return false
 	}
-	if signal.Ignored(unix.SIGTSTP) {
-		return
-	}
-	// The others of the group first, while we take the signal as a message.
-	told := make(chan os.Signal, 1)
-	signal.Notify(told, unix.SIGTSTP)
-	err := unix.Kill(0, unix.SIGTSTP)
-	if err == nil {
-		<-told
-	}
-	signal.Stop(told)
+	return unix.Kill(0, unix.SIGTSTP) == nil
+}
+
+// orphanedGroup says whether no process of our session watches over the group,
+// which the kernel then does not stop (setpgid(2)): whether the first of our
+// ancestors that is not in the group is in another session.
+func orphanedGroup(group int) bool {
+	session, err := unix.Getsid(0)
 	if err != nil {
-		return
+		return true
 	}
-	// Then ourselves: sent to this very thread, it is acted upon before the call
-	// returns, so that what follows is done after the shell continued us.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGTSTP); err != nil {
-		return
+	for pid := unix.Getppid(); pid > 0; {
+		parent, pgrp, sid, err := relations(pid)
+		if err != nil {
+			return true
+		}
+		if pgrp != group {
+			return sid != session
+		}
+		pid = parent
 	}
+	return true
+}
+
+// relations reads a process's parent, group and session (proc(5), stat).
+func relations(pid int) (parent, group, session int, err error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	// The name before them may hold anything.
+	rest := string(b[bytes.LastIndexByte(b, ')')+1:])
+	var state string
+	_, err = fmt.Sscan(rest, &state, &parent, &group, &session)
+	return parent, group, session, err
 }
 
 // onContinue calls resume whenever the shell continues us: it may give the
