@@ -5,9 +5,7 @@ package control
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
-	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -17,7 +15,6 @@ import (
 	"testing"
 
 	"github.com/exeat/exeat/control/api"
-	"github.com/exeat/exeat/control/client"
 	"github.com/exeat/exeat/e2e/require"
 )
 
@@ -203,159 +200,5 @@ func TestAConnectionWithoutCredentialsIsRefused(t *testing.T) {
 	}
 	if err := permissionOf(context.Background()); err == nil {
 		t.Error("permission without a decision")
-	}
-}
-
-func TestListen(t *testing.T) {
-	path := filepath.Join(shortDir(t), "exeat.sock")
-	ln, err := Listen(path, Access{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := os.Lstat(path)
-	if err != nil || info.Mode() != fs.ModeSocket|0o600 {
-		t.Errorf("mode %v, %v: want a socket with 0600", info.Mode(), err)
-	}
-	if _, err := Listen(path, Access{}); !errors.Is(err, ErrInUse) {
-		t.Errorf("a socket in use: %v", err)
-	}
-	if err := ln.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the socket stays behind: %v", err)
-	}
-
-	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	stale.SetUnlinkOnClose(false)
-	if err := stale.Close(); err != nil {
-		t.Fatal(err)
-	}
-	first, err := Listen(path, Access{})
-	if err != nil {
-		t.Fatalf("a stale socket is in the way: %v", err)
-	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
-	second, err := Listen(path, Access{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Lstat(path); err != nil {
-		t.Errorf("closing the first removed the second's socket: %v", err)
-	}
-	if err := second.Close(); err != nil {
-		t.Fatal(err)
-	}
-
-	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Listen(path, Access{}); err == nil || errors.Is(err, ErrInUse) {
-		t.Errorf("a file that is no socket: %v", err)
-	}
-	if data, err := os.ReadFile(path); err != nil || string(data) != "precious" {
-		t.Errorf("the file: %q, %v", data, err)
-	}
-	entries, err := os.ReadDir(filepath.Dir(path))
-	if err != nil || len(entries) != 1 {
-		t.Errorf("left behind: %v, %v", entries, err)
-	}
-}
-
-func TestClientErrorsBranch(t *testing.T) {
-	s := start(t, nil)
-	ctx := context.Background()
-	stale := uint64(1)
-	doc := document(t, `"public"`)
-	_, err := s.client.Swap(ctx, api.SwapRequest{Policy: &doc, IfGeneration: &stale})
-	var refused *api.Error
-	if !errors.As(err, &refused) || refused.Code != api.CodeStaleGeneration || refused.CurrentGeneration != 3 {
-		t.Errorf("a stale swap: %v", err)
-	}
-	if errors.Is(err, client.ErrUnreachable) {
-		t.Error("a refusal is told as unreachable")
-	}
-
-	_, err = s.client.SwapDocument(ctx, []byte(`{"network_mode": "allowlist", "allowed_hosts": ["a b"], "x": 1}`), api.SwapRequest{})
-	if !errors.As(err, &refused) || len(refused.Problems) != 2 {
-		t.Errorf("a faulty document: %v", err)
-	}
-	lease := api.SwapRequest{For: 60e9, Then: &api.Then{Phase: "run"}, Phase: "evaluation"}
-	result, err := s.client.SwapDocument(ctx, []byte(`"no-network"`), lease)
-	if err != nil || result.Generation != 4 || s.engine.last.Then.Phase != "run" || s.engine.last.For != lease.For {
-		t.Errorf("a swap: %+v, %v; the engine got %+v", result, err, s.engine.last)
-	}
-
-	gone := client.New(filepath.Join(shortDir(t), "nothing.sock"))
-	defer gone.Close()
-	if _, err := gone.Status(ctx); !errors.Is(err, client.ErrUnreachable) || !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("no socket: %v", err)
-	}
-	ended, cancel := context.WithCancel(ctx)
-	cancel()
-	if _, err := s.client.Status(ended); !errors.Is(err, context.Canceled) || errors.Is(err, client.ErrUnreachable) {
-		t.Errorf("a caller who gave up: %v", err)
-	}
-}
-
-func TestClientReadsWhatTheServerWrites(t *testing.T) {
-	s := start(t, func(c *Config) { c.Prober = prober{} })
-	ctx := context.Background()
-	state, err := s.client.Policy(ctx)
-	if err != nil || state.Generation != 3 || len(state.Policy.Allowed) != 2 {
-		t.Errorf("policy %+v, %v", state, err)
-	}
-	phases, err := s.client.SetPhases(ctx, []api.Phase{{Name: "a b", Policy: state.Policy}})
-	if err != nil || len(phases.Phases) != 1 {
-		t.Errorf("phases %+v, %v", phases, err)
-	}
-	entered, err := s.client.EnterPhase(ctx, "a b", api.EnterRequest{For: 60e9})
-	if err != nil || entered.Lease == nil || entered.Lease.Then.Policy == nil {
-		t.Errorf("entered %+v, %v: want a lease that ends in a policy", entered, err)
-	}
-	explained, err := s.client.Explain(ctx, "pypi.org")
-	if err != nil || len(explained) != 1 || explained[0].Verdict.String() != "allow" {
-		t.Errorf("explained %+v, %v", explained, err)
-	}
-	flows, err := s.client.Flows(ctx)
-	if err != nil || len(flows) != 1 || flows[0].Client.Port() != 50000 {
-		t.Errorf("flows %+v, %v", flows, err)
-	}
-	if err := s.client.CutFlow(ctx, "f1"); err != nil {
-		t.Errorf("cut: %v", err)
-	}
-	checked, err := s.client.Check(ctx, document(t, `"no-network"`))
-	if err != nil || len(checked.Diff.Denied) == 0 {
-		t.Errorf("check %+v, %v", checked, err)
-	}
-	capabilities, err := s.client.Capabilities(ctx)
-	if err != nil || capabilities.ICMP != nil || *capabilities.TargetUDP {
-		t.Errorf("capabilities %+v, %v", capabilities, err)
-	}
-	report, err := s.client.Probe(ctx, api.ProbeRequest{})
-	if err != nil || report.Leaks != 1 {
-		t.Errorf("probe %+v, %v", report, err)
-	}
-	metrics, err := s.client.Metrics(ctx)
-	if err != nil || !strings.Contains(string(metrics), "exeat_policy_generation 4") {
-		t.Errorf("metrics %v:\n%s", err, metrics)
-	}
-	s.engine.mu.Lock()
-	s.engine.ready = false
-	s.engine.mu.Unlock()
-	var notReady *api.Error
-	if err := s.client.Ready(ctx); !errors.As(err, &notReady) || notReady.Code != api.CodeNotReady {
-		t.Errorf("ready: %v", err)
-	}
-	if data, err := json.Marshal(api.Then{}); err != nil || string(data) != `"no-network"` {
-		t.Errorf("the zero Then is %s, %v", data, err)
 	}
 }
