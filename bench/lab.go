@@ -190,19 +190,38 @@ func configure(addresses ...string) error {
 }
 
 // redirect sends what goes to a peer's origin address to the peer instead, as a
-// sandbox's ruleset does; what the peers themselves send goes out.
+// sandbox's ruleset does; what the peers themselves send goes out. It is not
+// tracked either: when a client's connection is reset, its port is soon a peer's,
+// and conntrack would apply the dead connection's redirection to the new one.
 func (l *lab) redirect() error {
-	var rules strings.Builder
-	fmt.Fprintf(&rules, "table ip bench {\n chain output {\n  type nat hook output priority -100\n  meta skuid %d accept\n", peerUID)
+	var own, rules strings.Builder
 	for _, p := range l.peers {
-		if !p.connect && p.name != direct {
+		if p.name == direct {
+			continue
+		}
+		fmt.Fprintf(&own, "%s, ", p.address)
+		if !p.connect {
 			fmt.Fprintf(&rules, "  ip daddr %s tcp dport %d redirect to :%d\n", p.address, originPort, p.port)
 		}
 	}
-	rules.WriteString(" }\n}\n")
+	table := fmt.Sprintf(`table ip bench {
+ chain raw-out {
+  type filter hook output priority raw
+  meta skuid %[1]d ip daddr { %[2]s } notrack
+ }
+ chain raw-in {
+  type filter hook prerouting priority raw
+  ip saddr { %[2]s } iifname eth0 notrack
+ }
+ chain output {
+  type nat hook output priority -100
+  meta skuid %[1]d accept
+%[3]s }
+}
+`, peerUID, strings.TrimSuffix(own.String(), ", "), rules.String())
 	return within(l.sandbox, func() error {
 		nft := exec.Command("nft", "-f", "-")
-		nft.Stdin = strings.NewReader(rules.String())
+		nft.Stdin = strings.NewReader(table)
 		if out, err := nft.CombinedOutput(); err != nil {
 			return fmt.Errorf("nft: %w: %s", err, out)
 		}

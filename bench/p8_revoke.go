@@ -15,12 +15,12 @@ import (
 // most 50 ms until not one more byte of them is sent.
 func revocation(l *lab) (section, error) {
 	p := l.named("exeat")
-	s := section{columns: []string{"flows", "ms from the swap to the last reset"}}
+	s := section{columns: []string{"flows", "ms from the swap to the last reset", "proxy CPU ms until all are closed"}}
 	if p == nil || p.command[0] != l.program {
 		return s, nil // the product is swapped over its own socket: another bench
 	}
 	ctx := context.Background()
-	var times []float64
+	var times, costs []float64
 	for range l.size.rounds {
 		if err := p.restart(ctx, l); err != nil {
 			return s, err
@@ -29,17 +29,25 @@ func revocation(l *lab) (section, error) {
 		if err != nil {
 			return s, err
 		}
+		before, err := p.process.usage()
+		if err != nil {
+			return s, err
+		}
 		took, err := p.swap(ctx, int(held.Units))
 		if err := errors.Join(err, held.release()); err != nil {
 			return s, err
 		}
-		times = append(times, took)
+		after, err := p.process.usage()
+		if err != nil {
+			return s, err
+		}
+		times, costs = append(times, took), append(costs, (after.cpu-before.cpu)*1e3)
 	}
 	if err := p.restart(ctx, l); err != nil {
 		return s, err
 	}
 	took := figureOfValues(times)
-	s.rows = append(s.rows, []string{fmt.Sprint(l.size.idle), took.format("%.1f")})
+	s.rows = append(s.rows, []string{fmt.Sprint(l.size.idle), took.format("%.1f"), figureOfValues(costs).format("%.0f")})
 	s.verdicts = append(s.verdicts, verdict{fmt.Sprintf("ms to revoke %d proxied flows", l.size.idle), took.median, 50, false, false})
 	return s, nil
 }
