@@ -21,6 +21,8 @@ var errTooLong = errors.New("first message too long")
 type client struct {
 	p   *Proxy
 	tcp *net.TCPConn
+	// in is what is read of it: tcp.
+	in io.Reader
 	// dst is where it was going; for CONNECT to an address, that address.
 	dst netip.AddrPort
 	// authority is the name of a CONNECT: what is inside must show the same.
@@ -87,7 +89,7 @@ func (c *client) more() (int, error) {
 		copy(grown, c.recorded)
 		c.recorded = grown
 	}
-	n, err := c.tcp.Read(c.recorded[len(c.recorded):cap(c.recorded)])
+	n, err := c.in.Read(c.recorded[len(c.recorded):cap(c.recorded)])
 	c.recorded = c.recorded[:len(c.recorded)+n]
 	if n > 0 {
 		// An error comes again.

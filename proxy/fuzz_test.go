@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/exeat/exeat/policy"
@@ -29,19 +30,15 @@ func FuzzClientHello(f *testing.F) {
 	p := &Proxy{hello: helloConfig()}
 	p.cfg.Defaults()
 	p.cfg.Limits.SniffTimeout = time.Second
+	there, here := tcpPair(f) // for its deadlines
+	defer there.Close()
+	defer here.Close()
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) == 0 || len(b) > 100<<10 {
 			return
 		}
 		for _, strict := range []bool{true, false} {
-			there, here := tcpPair(t)
-			go func() {
-				// The reader may have seen enough.
-				if _, err := there.Write(b); err == nil {
-					there.CloseWrite()
-				}
-			}()
-			c := &client{p: p, tcp: here}
+			c := &client{p: p, tcp: here, in: iotest.HalfReader(bytes.NewReader(b))}
 			s := c.sniff(strict, time.Second, !strict)
 			if !bytes.HasPrefix(b, c.recorded) {
 				t.Errorf("recorded %q of %q", c.recorded, b)
@@ -55,8 +52,6 @@ func FuzzClientHello(f *testing.F) {
 				}
 			}
 			c.forget()
-			there.Close()
-			here.Close()
 		}
 	})
 }

@@ -108,7 +108,7 @@ func (p *Proxy) serve(ctx context.Context, ln *net.TCPListener, handle func(cont
 // admit counts a connection in and starts its goroutine, or resets it when there
 // are too many.
 func (p *Proxy) admit(ctx context.Context, held *holder, conn *net.TCPConn, handle func(context.Context, *client)) {
-	c := &client{p: p, tcp: conn}
+	c := &client{p: p, tcp: conn, in: conn}
 	if p.conns.Add(1) > int64(p.cfg.Limits.MaxConns) {
 		p.conns.Add(-1)
 		p.event(audit.Event{Kind: audit.KindDecision, Reason: policy.ReasonLimit, Message: "too many connections"})
