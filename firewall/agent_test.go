@@ -33,6 +33,7 @@ func agentActions() map[string]func(args []string) error {
 		"send":    agentSend,
 		"flood":   agentFlood,
 		"talk":    agentTalk,
+		"attack":  agentAttack,
 	}
 }
 

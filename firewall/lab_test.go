@@ -82,6 +82,7 @@ sysctl -qw net.ipv4.conf.all.accept_source_route=1 net.ipv4.conf.far0.accept_sou
 		gateway4, gateway6, allowed4, denied4, allowed6, denied6))
 	sh(t, fmt.Sprintf("ip route add default via %s; ip -6 route add default via %s", gateway4, gateway6))
 	l.capture()
+	sh(t, fmt.Sprintf("for i in 1 2 3 4 5 6 7 8 9 10; do ping -6 -c1 -W1 %s >/dev/null && break || sleep 0.1; done; ping -c1 -W1 %s >/dev/null", denied6, denied4))
 	for _, port := range []int{22, 53, 80, 443, 8443} {
 		l.serveFar(port)
 	}
@@ -138,20 +139,25 @@ func htons(v uint16) uint16 { return v<<8 | v>>8 }
 // arrived says how many frames with the marker the far side has seen, after
 // they have had time to arrive.
 func (l *lab) arrived(marker string) int {
-	deadline := time.Now().Add(150 * time.Millisecond)
-	for {
-		n := 0
-		l.mu.Lock()
-		for _, f := range l.frames {
-			n += bytes.Count(f, []byte(marker))
-		}
-		l.mu.Unlock()
-		if n > 0 || time.Now().After(deadline) {
+	for deadline := time.Now().Add(150 * time.Millisecond); ; time.Sleep(5 * time.Millisecond) {
+		if n := l.count(marker); n > 0 || time.Now().After(deadline) {
 			return n
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }
+
+func (l *lab) count(marker string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for _, f := range l.frames {
+		n += bytes.Count(f, []byte(marker))
+	}
+	return n
+}
+
+// settle waits until what is on its way has arrived.
+func (l *lab) settle() { time.Sleep(200 * time.Millisecond) }
 
 // serveFar answers TCP and UDP on a port of every far address by echo.
 func (l *lab) serveFar(port int) {

@@ -1,6 +1,8 @@
 package firewall
 
 import (
+	"slices"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/exeat/exeat/policy"
@@ -136,7 +138,11 @@ func (in SealedInput) syn(sets []Set) Chain {
 		if s.holdsUDP() {
 			continue
 		}
-		c.Rules = append(c.Rules, NewRule(InSet(s, unix.IPPROTO_TCP), Return()))
+		proto := uint8(0) // known already: only TCP comes here
+		if slices.Contains(s.Fields, FieldPort) {
+			proto = unix.IPPROTO_TCP
+		}
+		c.Rules = append(c.Rules, NewRule(InSet(s, proto), Return()))
 	}
 	c.Rules = append(c.Rules, NewRule(in.refuse(SealedUnlisted, RejectTCP())...))
 	return c
