@@ -50,7 +50,7 @@ func TestAnIdleTunnelHoldsTwoDescriptorsAndNoGoroutine(t *testing.T) {
 	if got := openDescriptors(t) - descriptors - 3*tunnels; got != 2*tunnels {
 		t.Errorf("%d tunnels hold %d descriptors, want %d", tunnels, got, 2*tunnels)
 	}
-	if got := runtime.NumGoroutine() - goroutines; got != 0 {
+	if got := runtime.NumGoroutine() - goroutines; got > 0 {
 		t.Errorf("%d tunnels hold %d goroutines, want none", tunnels, got)
 	}
 }

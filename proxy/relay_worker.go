@@ -19,8 +19,8 @@ const (
 	// woken for it.
 	watchRead  = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLPRI | unix.EPOLLET
 	watchWrite = watchRead | unix.EPOLLOUT
-	// wakeSlot is the event of the worker's own wake descriptor.
-	wakeSlot = 1<<32 - 1
+	// wakeEvent marks the event of the worker's own wake descriptor.
+	wakeEvent = -1
 	// readBuffer is what a read takes; one that fills it turns to splicing.
 	readBuffer = 32 << 10
 )
@@ -70,7 +70,7 @@ func newWorker(workers int, sweeps *atomic.Int32) (*worker, error) {
 		closeDescriptor(poll)
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
-	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: -1, Pad: -1}
+	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Pad: wakeEvent}
 	if err := unix.EpollCtl(poll, unix.EPOLL_CTL_ADD, wake, &event); err != nil {
 		closeDescriptor(poll)
 		closeDescriptor(wake)
@@ -185,7 +185,7 @@ func (w *worker) find(events []unix.EpollEvent) (closing bool) {
 	defer w.mu.Unlock()
 	for _, e := range events {
 		slot, i := uint32(e.Fd), int(e.Pad&1)
-		if e.Pad == -1 || int(slot) >= len(w.tunnels) {
+		if e.Pad == wakeEvent || int(slot) >= len(w.tunnels) {
 			continue
 		}
 		t := w.tunnels[slot]
