@@ -55,17 +55,25 @@ const (
 
 func newIndex(targets []Target, kind listKind, prefix string) *index {
 	x := &index{
-		rules:    make([]rule, 1, len(targets)+1),
-		exact:    make(map[string]span),
-		wild:     make(map[string]span),
-		prefixes: make(map[netip.Prefix]span),
+		rules: make([]rule, 1, len(targets)+1),
 	}
+	var exact, wild, prefixes int
 	for _, t := range targets {
+		switch {
+		case t.Wildcard:
+			wild++
+		case t.IsName():
+			exact++
+		case t.Prefix.IsValid():
+			prefixes++
+		}
 		if !t.IsName() && !t.Prefix.IsValid() {
 			continue // the zero Target names nothing
 		}
 		x.rules = append(x.rules, newRule(t, kind, prefix))
 	}
+	x.exact, x.wild = make(map[string]span, exact), make(map[string]span, wild)
+	x.prefixes = make(map[netip.Prefix]span, prefixes)
 	x.build()
 	return x
 }
@@ -140,12 +148,23 @@ func lengths(set map[int]bool) []int {
 // compareRules orders by host, then port, then by which is reported first:
 // the narrower protocol, the shorter text, the text.
 func compareRules(a, b *rule) int {
+	// One after the other, not by cmp.Or, which would compare everything of each pair.
+	if d := strings.Compare(a.target.Name, b.target.Name); d != 0 {
+		return d
+	}
+	if d := compareBool(a.target.Wildcard, b.target.Wildcard); d != 0 {
+		return d
+	}
+	if d := a.target.Prefix.Addr().Compare(b.target.Prefix.Addr()); d != 0 {
+		return d
+	}
+	if d := cmp.Compare(a.target.Prefix.Bits(), b.target.Prefix.Bits()); d != 0 {
+		return d
+	}
+	if d := cmp.Compare(a.target.Port, b.target.Port); d != 0 {
+		return d
+	}
 	return cmp.Or(
-		strings.Compare(a.target.Name, b.target.Name),
-		compareBool(a.target.Wildcard, b.target.Wildcard),
-		a.target.Prefix.Addr().Compare(b.target.Prefix.Addr()),
-		cmp.Compare(a.target.Prefix.Bits(), b.target.Prefix.Bits()),
-		cmp.Compare(a.target.Port, b.target.Port),
 		cmp.Compare(a.width(), b.width()),
 		cmp.Compare(len(a.text), len(b.text)),
 		strings.Compare(a.text, b.text),

@@ -58,7 +58,8 @@ func (t Target) String() string {
 	if t.Port == 0 && t.Proto == ProtocolUnset && !t.Private && !t.Wildcard && t.IsName() {
 		return t.Name
 	}
-	return string(t.appendRule(nil))
+	var buffer [96]byte
+	return string(t.appendRule(buffer[:0]))
 }
 
 func (t Target) appendRule(b []byte) []byte {
