@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -156,4 +157,15 @@ func fileName(s string) string {
 		}
 		return -1
 	}, s)
+}
+
+// waitFor gives something two seconds to become true.
+func waitFor(t testing.TB, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Error("gave up waiting")
+			return
+		}
+	}
 }
