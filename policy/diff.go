@@ -45,11 +45,11 @@ type comparison struct {
 	a, b *Compiled
 	diff Diff
 
-	allowlists bool // both are
-	order  []Target          // each host and port once, in order of mention
-	facets map[Target]facets // what is asked about each
-	labels map[string]bool   // every label of every name that is mentioned
-	ports  map[uint16]bool
+	allowlists bool              // both are
+	order      []Target          // each host and port once, in order of mention
+	facets     map[Target]facets // what is asked about each
+	labels     map[string]bool   // every label of every name that is mentioned
+	ports      map[uint16]bool
 
 	prefixes []netip.Prefix // sorted, each once
 	isPrefix map[netip.Prefix]bool

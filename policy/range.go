@@ -34,7 +34,7 @@ func parseRange(host, suffix string) (netip.Prefix, error) {
 	}
 	if addr.Is4In6() {
 		if bits < 96 {
-			return netip.Prefix{}, fmt.Errorf("%s is an IPv4-mapped range shorter than /96, which covers more than IPv4; write the IPv4 range, or the IPv6 range without ::ffff:", quote(host))
+			return netip.Prefix{}, fmt.Errorf("%s is an IPv4-mapped range shorter than /96, which covers more than IPv4; write the IPv4 range, or an IPv6 range that does not begin with ::ffff", quote(host))
 		}
 		addr, bits = addr.Unmap(), bits-96
 	}
