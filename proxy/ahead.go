@@ -3,6 +3,7 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"sync"
@@ -82,8 +83,18 @@ func (a *ahead) listen(ctx context.Context, c *client, dial func() (upstream, er
 	case err != nil && n == 0 && !isEOF(err):
 		reset(a.up.tcp)
 		a.up, a.err = upstream{}, err
+	case isHTTP2Settings(a.up.early):
+		// gRPC servers send their settings without waiting for the client's preface.
+		// That decides nothing: the client's streams are to be judged (bypass B54).
+		return
 	}
 	c.wake()
+}
+
+// isHTTP2Settings says that b begins with a SETTINGS frame (RFC 9113 section 6.5):
+// type 4, no flags, stream 0, a multiple of 6 bytes.
+func isHTTP2Settings(b []byte) bool {
+	return len(b) >= 9 && b[0] == 0 && (int(b[1])<<8|int(b[2]))%6 == 0 && bytes.Equal(b[3:9], []byte{4, 0, 0, 0, 0, 0})
 }
 
 // take ends the waiting and gives the connection, once it is dialled.

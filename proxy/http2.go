@@ -32,6 +32,7 @@ type session2 struct {
 	wg    sync.WaitGroup
 
 	mu    sync.Mutex
+	over  bool
 	ready *ready
 	ups   []*h2Upstream
 }
@@ -96,8 +97,7 @@ func (p *Proxy) serveHTTP2(ctx context.Context, c *client, w *ready) {
 			MaxHeaderBytes: p.cfg.Limits.SniffBytes,
 		},
 	})
-	cancel()
-	s.close()
+	s.close(cancel)
 	s.wg.Wait()
 }
 
@@ -112,7 +112,9 @@ type streamState struct {
 
 // stream judges one stream and forwards it.
 func (s *session2) stream(w http.ResponseWriter, r *http.Request) {
-	s.wg.Add(1)
+	if !s.enter() {
+		panic(http.ErrAbortHandler)
+	}
 	defer s.wg.Done()
 	pol := s.p.cfg.Policy.Load()
 	subj, err := s.subject(r)
@@ -137,6 +139,17 @@ func (s *session2) stream(w http.ResponseWriter, r *http.Request) {
 		ctx := context.WithValue(r.Context(), streamKey{}, &streamState{v: v, id: id, up: up})
 		s.proxy.ServeHTTP(w, r.WithContext(ctx))
 	}
+}
+
+// enter counts a stream in, unless the connection is over already.
+func (s *session2) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return false
+	}
+	s.wg.Add(1)
+	return true
 }
 
 // subject is what a stream names.
@@ -204,9 +217,11 @@ func (s *session2) join(o opening) (*h2Upstream, error) {
 	return u, nil
 }
 
-// close ends the upstream connections.
-func (s *session2) close() {
+// close ends the session and its upstream connections.
+func (s *session2) close(cancel func()) {
 	s.mu.Lock()
+	s.over = true
+	cancel()
 	ups := s.ups
 	s.ups = nil
 	s.mu.Unlock()

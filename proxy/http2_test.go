@@ -175,6 +175,43 @@ func TestGRPCOverH2C(t *testing.T) {
 	}
 }
 
+// TestAnHTTP2ServerThatSpeaksFirstDecidesNothing: its settings come before the
+// client's preface, and the streams are judged all the same (B54).
+func TestAnHTTP2ServerThatSpeaksFirstDecidesNothing(t *testing.T) {
+	r := newRig(t, onlyAllowed)
+	r.host("allowed.test", true, "203.0.113.10")
+	spoke := make(chan struct{})
+	r.origin("203.0.113.10:50051", func(c *net.TCPConn) {
+		if err := http2.NewFramer(c, c).WriteSettings(); err != nil {
+			return
+		}
+		close(spoke)
+		if _, err := io.Copy(io.Discard, c); err != nil {
+			return
+		}
+	})
+	c := dialTCP(t, r.transparent("203.0.113.10:50051"))
+	<-spoke
+	if err := c.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Read(make([]byte, 1)); n > 0 || !isTimeout(err) {
+		t.Fatalf("read %d, %v, want nothing yet", n, err)
+	}
+	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	tr := &http2.Transport{AllowHTTP: true}
+	cc, err := tr.NewClientConn(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cc.Close()
+	if resp, _ := r.get2(cc, "http://evil.test/"); resp.StatusCode != 403 {
+		t.Errorf("%s", resp.Status)
+	}
+}
+
 func TestHTTP2WithoutANetworkIsAnswered(t *testing.T) {
 	r := newRig(t, `"no-network"`)
 	resp, _ := r.get2(r.client2(r.transparent("203.0.113.66:80")), "http://allowed.test/")
