@@ -6,10 +6,15 @@ FUZZTIME ?= 5m
 export CI FUZZTIME
 
 .DEFAULT_GOAL := help
-.PHONY: help build cross test tools lint fmt fuzz vuln bench clean
+.PHONY: help demo build cross test tools lint fmt fuzz vuln bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## see it work: three phases, live swaps, in a little internet of its own (no root, no Docker)
+	@$(GO) build -trimpath -o bin/ ./cmd/exeat
+	@$(GO) build -trimpath -o bin/exeat-demo ./e2e/demo
+	@bin/exeat-demo bin/exeat
 
 build: ## build bin/exeat for this machine
 	$(GO) build -trimpath -o bin/ ./cmd/...

@@ -3,13 +3,13 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
+	"github.com/exeat/exeat/audit"
 	"github.com/exeat/exeat/policy"
 )
 
@@ -145,12 +145,19 @@ func (s *streams) openLog(path string) (w logWriter, err error) {
 	case "-":
 		return logWriter{Writer: s.err}, nil
 	}
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	f, err := audit.OpenFile(path, logBytes, logFiles)
 	if err != nil {
-		return logWriter{}, fmt.Errorf("open the log: %w", err)
+		return logWriter{}, err
 	}
 	return logWriter{Writer: f, close: f.Close}, nil
 }
+
+// A log of --log is set aside when it has grown to logBytes, and logFiles such
+// are kept.
+const (
+	logBytes = 64 << 20
+	logFiles = 4
+)
 
 // run is `exeat run`: it returns once the command has ended and nothing is left.
 func (s *streams) run(ctx context.Context, flags runFlags, args []string) error {

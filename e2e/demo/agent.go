@@ -221,13 +221,13 @@ func (c counter) Write(p []byte) (int, error) {
 
 // word says in a word or two what went wrong, as far as a program can tell.
 func word(err error) string {
-	var alert tls.AlertError
+	var remote *net.OpError // crypto/tls wraps an alert in one with this Op
 	var notFound *net.DNSError
 	switch {
 	case err == nil:
 		return "complete"
-	case errors.As(err, &alert):
-		return "TLS alert: " + strings.TrimPrefix(alert.Error(), "tls: ")
+	case errors.As(err, &remote) && remote.Op == "remote error":
+		return "TLS alert: " + strings.TrimPrefix(remote.Err.Error(), "tls: ")
 	case errors.As(err, &notFound) && notFound.IsNotFound:
 		return "no such name"
 	case errors.Is(err, syscall.ECONNREFUSED):
