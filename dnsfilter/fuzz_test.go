@@ -89,9 +89,10 @@ func reference(msg []byte) (*dns.Msg, bool) {
 		return nil, false
 	}
 	name := m.Question[0].Name
+	escapes := strings.ReplaceAll(name, `\\`, "") // a backslash of the label's own
 	wire := make([]byte, maxNameLen+1)
 	n, err := dns.PackDomainName(name, wire, 0, nil, false)
-	if err != nil || strings.Contains(name, `\.`) || strings.Contains(name, `\000`) || m.Question[0].Qclass != dns.ClassINET {
+	if err != nil || strings.Contains(escapes, `\.`) || strings.Contains(escapes, `\000`) || m.Question[0].Qclass != dns.ClassINET {
 		return nil, false
 	}
 	end := headerLen + n + 4

@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/exeat/exeat/dnsfilter"
+	"github.com/exeat/exeat/e2e/require"
 	"github.com/exeat/exeat/policy"
 )
 
@@ -250,10 +251,7 @@ func TestConnectionsAreCapped(t *testing.T) {
 }
 
 func TestDig(t *testing.T) {
-	dig, err := exec.LookPath("dig")
-	if err != nil {
-		t.Skip("dig is not installed here")
-	}
+	dig := require.Tool(t, "dig")
 	o := newOrigin(t, nil, crowd(100)...)
 	f := start(t, allow("crowd.test"), nil, o)
 	host, port, err := net.SplitHostPort(f.udp)
