@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/exeat/exeat/audit"
 	"github.com/exeat/exeat/policy"
 )
@@ -198,7 +200,7 @@ func (s *session) judgeRequest(h head, req *http.Request) bool {
 	if v.Verdict != policy.Allow {
 		return s.deny(req, v, s.p.record(v))
 	}
-	if s.up != nil && s.up.serves(v) {
+	if s.up != nil && s.up.serves(v) && s.up.idle() {
 		id := s.p.record(v)
 		return s.exchange(h, req, v, id)
 	}
@@ -247,6 +249,23 @@ type httpUpstream struct {
 // serves says that v would be dialled to what u is a connection to.
 func (u *httpUpstream) serves(v verdict) bool {
 	return sameRoute(u.v, v)
+}
+
+// idle says that u can take another request: its peer has neither closed it nor
+// sent what nobody asked for (which would be taken for the next response).
+func (u *httpUpstream) idle() bool {
+	if u.in.Buffered() > 0 {
+		return false
+	}
+	raw, err := u.tcp.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var peek error
+	err = raw.Control(func(fd uintptr) {
+		_, _, peek = unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	})
+	return err == nil && errors.Is(peek, unix.EAGAIN)
 }
 
 // Read counts what comes in.

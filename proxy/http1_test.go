@@ -444,6 +444,50 @@ func TestAReusedUpstreamThatClosedIsDialledAgain(t *testing.T) {
 	}
 }
 
+func TestAnIdleUpstreamThatClosedOrSpokeIsNotUsedAgain(t *testing.T) {
+	for name, after := range map[string]string{
+		"closed":                                "",
+		"an answer that nobody asked for (B52)": "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil",
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, onlyAllowed)
+			r.host("allowed.test", true, "203.0.113.10")
+			sent := make(chan struct{}, 2)
+			r.origin("203.0.113.10:80", func(c *net.TCPConn) {
+				q, err := http.ReadRequest(bufio.NewReader(c))
+				if err != nil {
+					return
+				}
+				if _, err := io.Copy(io.Discard, q.Body); err == nil {
+					io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"+after)
+				}
+				if after == "" {
+					c.Close()
+				}
+				sent <- struct{}{}
+				if after != "" {
+					io.Copy(io.Discard, c)
+				}
+			})
+			c := r.client(r.transparent("203.0.113.10:80"))
+			for range 2 {
+				// Not idempotent: nothing would send it twice.
+				resp, err := c.Post("http://allowed.test/", "text/plain", strings.NewReader("x"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				b, err := io.ReadAll(resp.Body)
+				if err != nil || string(b) != "ok" || resp.StatusCode != 200 {
+					t.Errorf("%s %q %v", resp.Status, b, err)
+				}
+				resp.Body.Close()
+				<-sent
+				time.Sleep(20 * time.Millisecond) // what was sent is on its way
+			}
+		})
+	}
+}
+
 func TestExplicitProxy(t *testing.T) {
 	cert := newCertificates(t, "allowed.test")
 	r := newWebRig(t, whoAmI)

@@ -12,10 +12,13 @@ import (
 	"github.com/exeat/exeat/policy"
 )
 
-// hopelessPatience is how long a connection that no bytes can save may take to
-// say what it is, on ports where servers may speak first: long enough for a
-// client that speaks, to answer it in its own protocol; short, for one that waits.
-const hopelessPatience = 250 * time.Millisecond
+// How long a connection that no bytes can save may take to say what it is: long
+// enough for a client that speaks, to answer it in its own protocol; short, for
+// one that waits, above all on ports where the server may be to speak first.
+const (
+	hopelessPatience    = 250 * time.Millisecond
+	hopelessWebPatience = time.Second
+)
 
 // opaquePatience is how long bytes that may yet become a request line are held
 // when they may pass as they are.
@@ -65,8 +68,10 @@ func (p *Proxy) inspect(ctx context.Context, c *client, up upstream) {
 	case early.Verdict == policy.Allow:
 		w.ahead = p.dialAhead(ctx, c, pol, early, up)
 		patience = 0
-	case hopeless(early.Reason) && !mustParse(c.dst.Port()):
-		patience = hopelessPatience
+	case hopeless(early.Reason) && mustParse(c.dst.Port()):
+		patience = min(patience, hopelessWebPatience)
+	case hopeless(early.Reason):
+		patience = min(patience, hopelessPatience)
 	}
 	defer w.discard()
 	s := c.sniff(mustParse(c.dst.Port()), patience, early.Verdict == policy.Allow)
@@ -193,7 +198,7 @@ func (p *Proxy) open(ctx context.Context, c *client, pol *policy.Compiled, v ver
 	if err == nil && v.Verdict == policy.Allow {
 		o.up, err = p.dial(ctx, r)
 	}
-	if err != nil {
+	if err != nil && ctx.Err() == nil {
 		p.failed(v, o.id, err)
 	}
 	return o, err
