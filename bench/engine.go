@@ -19,6 +19,7 @@ import (
 
 	"github.com/exeat/exeat/attribution"
 	"github.com/exeat/exeat/audit"
+	"github.com/exeat/exeat/dnsfilter"
 	"github.com/exeat/exeat/policy"
 	"github.com/exeat/exeat/proxy"
 )
@@ -34,6 +35,8 @@ type swapped struct {
 func runEngine(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("bench engine", flag.ContinueOnError)
 	listen := flags.String("listen", "", "address to listen at for redirected connections")
+	names := flags.String("dns", "", "address to answer questions at")
+	upstream := flags.String("upstream", "", "resolver that is asked")
 	resolve := flags.String("resolve", "", "the address of "+originName)
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -45,26 +48,33 @@ func runEngine(ctx context.Context, args []string, stdout io.Writer) error {
 	var inForce atomic.Pointer[policy.Compiled]
 	inForce.Store(allowlist(1))
 	log := audit.New(audit.Config{Writer: io.Discard})
+	table := attribution.New(time.Hour, time.Now)
 	flows := proxy.NewFlows(log)
-	p, err := proxy.New(proxy.Config{
-		Policy: &inForce, Log: log, Flows: flows,
-		Names: attribution.New(time.Hour, time.Now),
-		Resolve: func(context.Context, string, proxy.Family) ([]netip.Addr, error) {
-			return []netip.Addr{address}, nil
-		},
-	})
-	if err != nil {
-		return err
+	served := make(chan error, 2)
+	if *listen != "" {
+		p, err := proxy.New(proxy.Config{
+			Policy: &inForce, Log: log, Flows: flows, Names: table,
+			Resolve: func(context.Context, string, proxy.Family) ([]netip.Addr, error) {
+				return []netip.Addr{address}, nil
+			},
+		})
+		if err != nil {
+			return err
+		}
+		ln, err := net.Listen("tcp4", *listen)
+		if err != nil {
+			return err
+		}
+		go func() { served <- p.ServeTransparent(ctx, ln.(*net.TCPListener)) }()
 	}
-	ln, err := net.Listen("tcp4", *listen)
-	if err != nil {
-		return err
+	if *names != "" {
+		if err := serveQuestions(ctx, *names, *upstream, dnsfilter.Config{Policy: &inForce, Log: log, Names: table}, served); err != nil {
+			return err
+		}
 	}
 	swaps := make(chan os.Signal, 1)
 	signal.Notify(swaps, syscall.SIGUSR1, syscall.SIGUSR2)
 	defer signal.Stop(swaps)
-	served := make(chan error, 1)
-	go func() { served <- p.ServeTransparent(ctx, ln.(*net.TCPListener)) }()
 	for generation := uint64(2); ; generation++ {
 		select {
 		case err := <-served:
@@ -86,8 +96,29 @@ func runEngine(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 }
 
+// serveQuestions starts the resolver.
+func serveQuestions(ctx context.Context, address, upstream string, c dnsfilter.Config, served chan<- error) error {
+	u, err := dnsfilter.ParseUpstream(upstream)
+	if err != nil {
+		return err
+	}
+	c.Upstreams = []dnsfilter.Upstream{u}
+	// Every miss is a new name below a wildcard, which the budget is there to stop.
+	c.Budget = dnsfilter.Budget{Names: 1 << 40, Bytes: 1 << 40}
+	server, err := dnsfilter.New(c)
+	if err != nil {
+		return err
+	}
+	conn, err := net.ListenPacket("udp", address)
+	if err != nil {
+		return err
+	}
+	go func() { served <- server.Serve(ctx, []net.PacketConn{conn}, nil) }()
+	return nil
+}
+
 func allowlist(generation uint64) *policy.Compiled {
 	return policy.Compile(policy.Document{
-		Mode: policy.ModeAllowlist, Allowed: []policy.Target{{Name: originName}},
+		Mode: policy.ModeAllowlist, Allowed: []policy.Target{{Name: originName}, {Name: "bench.test", Wildcard: true}},
 	}, policy.Options{Generation: generation})
 }

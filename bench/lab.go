@@ -39,11 +39,12 @@ type size struct {
 	connections  int
 	trips        int
 	idle, beside int // tunnels of P3 and P2
+	questions    int
 }
 
 var (
-	full  = size{rounds: 7, bulkBytes: 3 << 30, connections: 4000, trips: 20000, idle: 5000, beside: 2000}
-	short = size{rounds: 3, bulkBytes: 1 << 30, connections: 1000, trips: 5000, idle: 5000, beside: 2000}
+	full  = size{rounds: 7, bulkBytes: 3 << 30, connections: 4000, trips: 20000, idle: 5000, beside: 2000, questions: 100000}
+	short = size{rounds: 3, bulkBytes: 1 << 30, connections: 1000, trips: 5000, idle: 5000, beside: 2000, questions: 40000}
 )
 
 // lab is two namespaces joined by a cable: the sandbox, with the client and the

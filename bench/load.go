@@ -40,7 +40,7 @@ type load struct {
 // runLoad measures from the client's side.
 func runLoad(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
 	flags := flag.NewFlagSet("bench load", flag.ContinueOnError)
-	mode := flags.String("mode", "", "bulk, setup, trips or idle")
+	mode := flags.String("mode", "", "bulk, setup, trips, idle, hit, miss or denied")
 	n := flags.Int("n", 1, "bytes in all, connections, round trips or tunnels")
 	streams := flags.Int("streams", 1, "connections at a time")
 	l := load{}
@@ -62,6 +62,8 @@ func runLoad(ctx context.Context, args []string, stdin io.Reader, stdout io.Writ
 		r, err = l.setup(*n, *streams)
 	case "trips":
 		r, err = l.trips(*n)
+	case askHit, askMiss, askDenied:
+		r, err = l.ask(*mode, *n, *streams)
 	case "idle":
 		return l.idle(*n, stdin, stdout)
 	default:

@@ -32,8 +32,9 @@ func runOrigin(ctx context.Context, addresses []string) error {
 		}
 		listeners = append(listeners, ln)
 	}
-	fmt.Fprintln(os.Stdout, "ready")
 	var serving sync.WaitGroup
+	var names error
+	serving.Go(func() { names = serveNames(ctx, ":53") })
 	for _, ln := range listeners {
 		serving.Go(func() { acceptFrom(ln) })
 	}
@@ -43,7 +44,7 @@ func runOrigin(ctx context.Context, addresses []string) error {
 		err = errors.Join(err, ln.Close())
 	}
 	serving.Wait()
-	return err
+	return errors.Join(err, names)
 }
 
 // acceptFrom serves each connection on a goroutine of its own, which ends with

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,8 @@ type peer struct {
 	address string // the origin, as this peer's clients know it
 	port    int    // where it listens
 	connect bool   // its clients say CONNECT; else they are redirected
+	// versionFlag makes the command print its version; empty is -v.
+	versionFlag string
 	// config is written to NAME.conf in the lab's directory.
 	config  string
 	command []string
@@ -75,9 +78,10 @@ func (p *peer) prepare(dir string) error {
 		p.command[i] = fill.Replace(p.command[i])
 	}
 	if p.version == "" {
-		out, err := exec.Command(p.command[0], "-v").CombinedOutput()
+		flag := cmp.Or(p.versionFlag, "-v")
+		out, err := exec.Command(p.command[0], flag).CombinedOutput()
 		if err != nil {
-			return fmt.Errorf("%s -v: %w", p.command[0], err)
+			return fmt.Errorf("%s %s: %w", p.command[0], flag, err)
 		}
 		p.version, _, _ = strings.Cut(string(out), "\n")
 	}
@@ -86,6 +90,14 @@ func (p *peer) prepare(dir string) error {
 
 // start runs the peer and waits until a connection goes through it.
 func (p *peer) start(ctx context.Context, l *lab) error {
+	return p.startAs(ctx, l, func() error {
+		_, err := l.load(p, "setup", 1, 1)
+		return err
+	})
+}
+
+// startAs runs the peer and waits until try succeeds.
+func (p *peer) startAs(ctx context.Context, l *lab, try func() error) error {
 	var err error
 	running := l.origin
 	if p.name != direct {
@@ -95,7 +107,7 @@ func (p *peer) start(ctx context.Context, l *lab) error {
 		running = p.process
 	}
 	for range 100 {
-		if _, err = l.load(p, "setup", 1, 1); err == nil {
+		if err = try(); err == nil {
 			return nil
 		}
 		if dead := running.alive(); dead != nil {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -27,12 +28,20 @@ func (s sample) all() float64 { return s.client + s.proxy + s.origin }
 func (l *lab) loadCommand(p *peer, mode string, n, streams int) []string {
 	command := []string{
 		l.program, "load", "-mode", mode, "-n", strconv.Itoa(n), "-streams", strconv.Itoa(streams),
-		"-target", fmt.Sprintf("%s:%d", p.address, originPort),
+		"-target", p.target(),
 	}
 	if p.connect {
 		command = append(command, "-connect", fmt.Sprintf("127.0.0.1:%d", p.port))
 	}
 	return command
+}
+
+// target is what p's clients want to reach.
+func (p *peer) target() string {
+	if _, err := netip.ParseAddrPort(p.address); err == nil {
+		return p.address // a resolver's own
+	}
+	return fmt.Sprintf("%s:%d", p.address, originPort)
 }
 
 // load runs a client of p to its end.

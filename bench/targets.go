@@ -9,6 +9,7 @@ func targets() []target {
 		{"P2", "bulk beside idle tunnels", bulkBesideIdle},
 		{"P3", "memory and descriptors of idle tunnels", idleTunnels},
 		{"P4", "connection set-up", setup},
+		{"P5", "resolver", questions},
 		{"P8", "revocation of proxied flows", revocation},
 		{"P9", "round trip of an established flow", roundTrip},
 	}

@@ -1,0 +1,75 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// questions is P5: a hit and a denial cost at most 1.2 × unbound's processor time
+// (stretch 1.0), a miss at most 40 µs (stretch 30), the p99 of a hit is at most 120 µs.
+func questions(l *lab) (section, error) {
+	s := section{columns: []string{"resolver", "question", "CPU µs a query", "p50 µs, one at a time", "p99 µs, one at a time"}}
+	peers, err := resolvers(l)
+	if err != nil {
+		return s, err
+	}
+	for _, p := range peers {
+		if err := p.startResolver(l); err != nil {
+			return s, errors.Join(err, stopAll(peers))
+		}
+	}
+	cost := map[string]figure{} // by resolver and kind
+	for _, kind := range []string{askHit, askMiss, askDenied} {
+		n := l.size.questions
+		if kind == askMiss {
+			n /= 4
+		}
+		many, err := l.rounds(peers, func(p *peer) (sample, error) { return l.load(p, kind, n, 32) })
+		if err != nil {
+			return s, errors.Join(err, stopAll(peers))
+		}
+		single, err := l.rounds(peers, func(p *peer) (sample, error) { return l.load(p, kind, n/10, 1) })
+		if err != nil {
+			return s, errors.Join(err, stopAll(peers))
+		}
+		for _, p := range peers {
+			cpu := figureOf(many[p.name], func(s sample) float64 { return s.proxy / s.Units * 1e6 })
+			p99 := figureOf(single[p.name], func(s sample) float64 { return s.P99 })
+			cost[p.name+kind] = cpu
+			s.rows = append(s.rows, []string{
+				p.name, kind, cpu.format("%.1f"),
+				figureOf(single[p.name], func(s sample) float64 { return s.P50 }).format("%.0f"), p99.format("%.0f"),
+			})
+			if p.name == "exeat" && kind == askHit {
+				s.verdicts = append(s.verdicts, verdict{"p99 µs of a hit", p99.median, 120, false, false})
+			}
+		}
+	}
+	for _, kind := range []string{askHit, askDenied} {
+		s.verdicts = against(s.verdicts, kind+", CPU a query", "unbound", cost["exeat"+kind], cost["unbound"+kind], true, 1.2, false)
+	}
+	s.verdicts = append(s.verdicts, verdict{"miss, CPU µs a query", cost["exeat"+askMiss].median, 40, false, false})
+	return s, stopAll(peers)
+}
+
+// startResolver starts a resolver and waits until it answers.
+func (p *peer) startResolver(l *lab) error {
+	return p.startAs(context.Background(), l, func() error {
+		_, err := l.load(p, askHit, 1, 1)
+		return err
+	})
+}
+
+func stopAll(peers []*peer) error {
+	var err error
+	for _, p := range peers {
+		err = errors.Join(err, p.process.stop())
+	}
+	if err != nil {
+		return fmt.Errorf("stop the resolvers: %w", err)
+	}
+	return nil
+}
