@@ -71,11 +71,11 @@ func (s *stage) enter(ctx context.Context, phase string) (tried, error) {
 	if err := s.show(ctx, "phase", sandboxName, phase); err != nil {
 		return tried{}, err
 	}
+	s.showLog() // and in that time the agent reads what its socket held at the swap
 	atSwap, err := s.try(step{Do: "downloaded"})
 	if err != nil {
 		return tried{}, err
 	}
-	s.showLog()
 	<-time.After(200 * time.Millisecond) // in which a leak would show
 	later, err := s.try(step{Do: "downloaded"})
 	if err != nil {
