@@ -51,7 +51,7 @@ func (s *Server) serveTCP(ctx context.Context, ln net.Listener, slots chan struc
 	for {
 		conn, err := ln.Accept()
 		if err != nil {
-			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+			if ctx.Err() != nil {
 				return nil
 			}
 			if !passing(err) {

@@ -62,7 +62,7 @@ func (s *Server) serveUDP(ctx context.Context, conn net.PacketConn) error {
 	for {
 		n, err := u.batch.ReadBatch(u.in, 0)
 		if err != nil {
-			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+			if ctx.Err() != nil {
 				return nil
 			}
 			if passing(err) {

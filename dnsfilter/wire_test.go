@@ -7,11 +7,13 @@ import (
 	"net"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
 
+	"github.com/exeat/exeat/attribution"
 	"github.com/exeat/exeat/dnsfilter"
 	"github.com/exeat/exeat/e2e/require"
 	"github.com/exeat/exeat/policy"
@@ -273,5 +275,31 @@ func TestDig(t *testing.T) {
 	}
 	if out := run("-x", "203.0.113.1"); !strings.Contains(out, "NXDOMAIN") {
 		t.Errorf("a reverse name is not denied:\n%s", out)
+	}
+}
+
+func TestALostSocketEndsServing(t *testing.T) {
+	server, err := dnsfilter.New(dnsfilter.Config{
+		Policy: new(atomic.Pointer[policy.Compiled]), Log: &recorder{}, Names: attribution.New(time.Hour, nil),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pc, ln := listenBoth(t, "127.0.0.1")
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(t.Context(), []net.PacketConn{pc}, []net.Listener{ln}) }()
+	if err := pc.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-done:
+		if err == nil {
+			t.Error("Serve ended without an error")
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("Serve goes on without its socket")
+	}
+	if _, err := server.Lookup(t.Context(), "a.test", dnsfilter.FamilyBoth); err == nil {
+		t.Error("Lookup works after the end")
 	}
 }
