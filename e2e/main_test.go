@@ -27,8 +27,9 @@ const (
 // world is the little internet that all tests share.
 var world *internet.World
 
-// binary is the exeat under test; scratch is a directory that every user may enter.
-var binary, scratch string
+// binary is the exeat under test, agent the program of package agent; scratch is
+// a directory that every user may enter.
+var binary, agent, scratch string
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
@@ -42,6 +43,7 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	binary = filepath.Join(os.Getenv(binEnv), "exeat")
+	agent = filepath.Join(os.Getenv(binEnv), "agent")
 	scratch = os.Getenv(binEnv)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -69,7 +71,7 @@ func outside(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		return 1
 	}
-	build := exec.Command("go", "build", "-trimpath", "-o", dir+"/", "../cmd/...")
+	build := exec.Command("go", "build", "-trimpath", "-o", dir+"/", "../cmd/...", "./agent")
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e: build the binaries:", err)

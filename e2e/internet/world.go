@@ -31,7 +31,8 @@ var (
 
 // World is a running little internet. It answers on every address that Isolate
 // put on the loopback: HTTPS (HTTP/1.1, h2, gRPC) on 443 and 8443, HTTP on 80
-// and 8080 (h2c and gRPC too), the server-first service on 22, an echo of bytes on 7.
+// and 8080 (h2c and gRPC too), the server-first service on 22, an echo of bytes on 7,
+// an HTTP proxy (CONNECT) on 3128.
 type World struct {
 	zone   *zoneServer
 	ca     *authority
@@ -113,6 +114,9 @@ func (w *World) serve(ctx context.Context, dir string) error {
 		}
 	}
 	if err := w.serveTCP(ctx, "22", bannerFirst); err != nil {
+		return err
+	}
+	if err := w.serveTCP(ctx, "3128", w.tunnel); err != nil {
 		return err
 	}
 	return w.serveTCP(ctx, "7", echo)

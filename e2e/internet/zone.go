@@ -21,9 +21,10 @@ type zoneServer struct {
 
 // Question is one question that reached the world's DNS server.
 type Question struct {
-	Name string // lower case, without the final dot
-	Type string // "A", "TXT", …
-	Net  string // "udp" or "tcp"
+	Name    string // lower case, without the final dot
+	Type    string // "A", "TXT", …
+	Net     string // "udp" or "tcp"
+	Options int    // EDNS options that came along
 }
 
 // ServeDNS answers one query: the records of the name and of the names that its
@@ -35,7 +36,11 @@ func (z *zoneServer) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
 	q := query.Question[0]
 	name := strings.ToLower(strings.TrimSuffix(q.Name, "."))
 	z.mu.Lock()
-	z.asked = append(z.asked, Question{Name: name, Type: dns.TypeToString[q.Qtype], Net: w.RemoteAddr().Network()})
+	asked := Question{Name: name, Type: dns.TypeToString[q.Qtype], Net: w.RemoteAddr().Network()}
+	if opt := query.IsEdns0(); opt != nil {
+		asked.Options = len(opt.Option)
+	}
+	z.asked = append(z.asked, asked)
 	_, known := z.zone[name]
 	owner := q.Name
 	for range 8 {
