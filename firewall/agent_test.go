@@ -29,12 +29,15 @@ func stdin() *os.File { return os.Stdin }
 
 func agentActions() map[string]func(args []string) error {
 	return map[string]func([]string) error{
-		"connect": agentConnect,
-		"send":    agentSend,
-		"flood":   agentFlood,
-		"talk":    agentTalk,
-		"attack":  agentAttack,
-		"xdp":     agentXDP,
+		"connect":  agentConnect,
+		"send":     agentSend,
+		"flood":    agentFlood,
+		"talk":     agentTalk,
+		"attack":   agentAttack,
+		"xdp":      agentXDP,
+		"serve":    agentServe,
+		"engine":   agentEngine,
+		"sendfrom": agentSendFrom,
 	}
 }
 

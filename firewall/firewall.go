@@ -3,6 +3,7 @@ package firewall
 import (
 	"fmt"
 	"iter"
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -25,7 +26,10 @@ type Firewall struct {
 	// openings are the elements of the attributed sets by address, and until when
 	// the kernel keeps them.
 	openings map[netip.Addr]map[policy.Opening]time.Time
-	stale    bool // the kernel may hold something else than the fields say
+	// byName are the addresses that have openings because of a name.
+	byName  map[string]map[netip.Addr]bool
+	pruneAt int
+	stale   bool // the kernel may hold something else than the fields say
 }
 
 // place is an element of a set.
@@ -58,7 +62,9 @@ func New(k *Kernel, in JoinedInput, now func() time.Time) *Firewall {
 func (f *Firewall) Apply() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.applyLocked(f.in)
+	in := f.in
+	in.Attributed = append(in.Attributed, f.attributedLocked()...)
+	return f.applyLocked(in)
 }
 
 // applyLocked puts the input in force whole, and remembers it.
@@ -69,6 +75,7 @@ func (f *Firewall) applyLocked(in JoinedInput) error {
 	f.in, f.stale = in, false
 	f.hosts = hostCounts(in.Policy)
 	f.openings = map[netip.Addr]map[policy.Opening]time.Time{}
+	f.byName = map[string]map[netip.Addr]bool{}
 	now := f.now()
 	for _, a := range in.Attributed {
 		f.rememberLocked(a, now)
@@ -84,7 +91,36 @@ func (f *Firewall) rememberLocked(a Attributed, now time.Time) {
 		of = map[policy.Opening]time.Time{}
 		f.openings[a.Addr] = of
 	}
-	of[a.Opening] = now.Add(a.Timeout)
+	if until := now.Add(a.Timeout); until.After(of[a.Opening]) {
+		of[a.Opening] = until
+	}
+	if a.Name != "" {
+		if f.byName[a.Name] == nil {
+			f.byName[a.Name] = map[netip.Addr]bool{}
+		}
+		f.byName[a.Name][a.Addr] = true
+	}
+}
+
+// pruneLocked forgets what the kernel has forgotten, each time that the number of
+// addresses has doubled.
+func (f *Firewall) pruneLocked(now time.Time) {
+	if len(f.openings) < f.pruneAt {
+		return
+	}
+	for addr, of := range f.openings {
+		maps.DeleteFunc(of, func(_ policy.Opening, until time.Time) bool { return !until.After(now) })
+		if len(of) == 0 {
+			delete(f.openings, addr)
+		}
+	}
+	for name, addrs := range f.byName {
+		maps.DeleteFunc(addrs, func(a netip.Addr, _ bool) bool { return f.openings[a] == nil })
+		if len(addrs) == 0 {
+			delete(f.byName, name)
+		}
+	}
+	f.pruneAt = max(1024, 2*len(f.openings))
 }
 
 // Reconfigure changes what is not policy (links, inbound ports, lockdown, the
@@ -102,10 +138,12 @@ func (f *Firewall) Reconfigure(change func(in *JoinedInput)) error {
 func (f *Firewall) attributedLocked() []Attributed {
 	var all []Attributed
 	now := f.now()
-	for addr, of := range f.openings {
-		for o, until := range of {
-			if left := until.Sub(now); left > 0 {
-				all = append(all, Attributed{Addr: addr, Opening: o, Timeout: left})
+	for name, addrs := range f.byName {
+		for addr := range addrs {
+			for o, until := range f.openings[addr] {
+				if left := until.Sub(now); left > 0 {
+					all = append(all, Attributed{Name: name, Addr: addr, Opening: o, Timeout: left})
+				}
 			}
 		}
 	}
@@ -147,11 +185,6 @@ func openingsOf(c *policy.Compiled, attributed iter.Seq[attribution.Entry], now 
 	if attributed == nil {
 		return nil
 	}
-	type key struct {
-		addr    netip.Addr
-		opening policy.Opening
-	}
-	at := map[key]int{}
 	byName := map[string][]policy.Opening{}
 	for e := range attributed {
 		openings, known := byName[e.Name]
@@ -164,13 +197,7 @@ func openingsOf(c *policy.Compiled, attributed iter.Seq[attribution.Entry], now 
 			continue
 		}
 		for _, o := range openings {
-			k := key{e.Addr, o}
-			if i, ok := at[k]; ok {
-				all[i].Timeout = max(all[i].Timeout, left)
-				continue
-			}
-			at[k] = len(all)
-			all = append(all, Attributed{Addr: e.Addr, Opening: o, Timeout: left})
+			all = append(all, Attributed{Name: e.Name, Addr: e.Addr, Opening: o, Timeout: left})
 		}
 	}
 	return all
@@ -190,13 +217,14 @@ func (f *Firewall) AddAttributed(name string, addrs []netip.Addr, ttl time.Durat
 		return nil
 	}
 	now := f.now()
+	f.pruneLocked(now)
 	var add []Attributed
 	for _, addr := range addrs {
 		addr = addr.Unmap()
 		for _, o := range openings {
 			// What stands for long enough is not written again.
 			if until := f.openings[addr][o]; until.Before(now.Add(ttl + attribution.Grace/2)) {
-				add = append(add, Attributed{Addr: addr, Opening: o, Timeout: ttl + attribution.Grace})
+				add = append(add, Attributed{Name: name, Addr: addr, Opening: o, Timeout: ttl + attribution.Grace})
 			}
 		}
 	}

@@ -38,7 +38,6 @@ type liveSet struct {
 	name     string
 	def      string // its definition, printed
 	elements map[string]Element
-	keep     bool
 }
 
 // Open works on the namespace of the calling thread.
@@ -162,6 +161,9 @@ func (k *Kernel) Change(table Table, changes ...SetChange) error {
 		return fmt.Errorf("change sets: %w", err)
 	}
 	for _, c := range changes {
+		if c.Set.Timeout {
+			continue
+		}
 		live := k.live[setID{table.Family, table.Name, c.Set.Name}].elements
 		for _, e := range c.Del {
 			delete(live, e.Key)

@@ -86,6 +86,7 @@ func TestWhatNftListsAfterApplyIsWhatTheRulesetPrints(t *testing.T) {
 var (
 	counterText = regexp.MustCompile(`counter packets \d+ bytes \d+`)
 	expiresText = regexp.MustCompile(` expires \w+`)
+	madeAnew    = regexp.MustCompile(`(?m)_+( |$)`) // what a set made anew is called
 	breakText   = regexp.MustCompile(`,\n\s+`)
 )
 
@@ -95,6 +96,7 @@ func compareRuleset(t testing.TB, got, want string) {
 	clean := func(s string) []string {
 		s = counterText.ReplaceAllString(s, "counter packets 0 bytes 0")
 		s = expiresText.ReplaceAllString(s, "")
+		s = madeAnew.ReplaceAllString(s, "$1")
 		s = breakText.ReplaceAllString(s, ", ")
 		return strings.Split(s, "\n")
 	}

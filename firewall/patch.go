@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -176,10 +177,18 @@ func hostCounts(c *policy.Compiled) map[place]int {
 // openingChangesLocked compares what the kernel holds for addresses of names
 // whose targets changed with what the policy opens on them.
 func (f *Firewall) openingChangesLocked(c *policy.Compiled, changed []policy.Target, attributed iter.Seq[attribution.Entry], now time.Time) (add, del []Attributed) {
-	if len(changed) == 0 || attributed == nil {
+	if len(changed) == 0 {
 		return nil, nil
 	}
+	if attributed == nil {
+		attributed = func(func(attribution.Entry) bool) {}
+	}
 	touched := map[netip.Addr]bool{}
+	for name, addrs := range f.byName {
+		if slices.ContainsFunc(changed, func(t policy.Target) bool { return covers(t, name) }) {
+			maps.Copy(touched, addrs)
+		}
+	}
 	for e := range attributed {
 		if slices.ContainsFunc(changed, func(t policy.Target) bool { return covers(t, e.Name) }) {
 			touched[e.Addr] = true

@@ -53,22 +53,13 @@ func (p *plan) table(t Table) error {
 }
 
 // set plans one set: changed in place where few elements differ and the kernel
-// does that at once, else made anew.
+// does that at once, else (and where elements expire, so that we do not know
+// which there are) made anew.
 func (p *plan) set(t Table, s Set, was *liveSet, standing inventory) *liveSet {
 	def := s.definition()
-	if was != nil && was.def == def {
-		if s.Keep {
-			return was
-		}
+	if was != nil && was.def == def && !s.Timeout {
 		add, del := diff(was.elements, s.Elements)
-		if s.Timeout {
-			add = s.Elements // their time begins anew
-		}
 		if s.mayPatch(len(add), len(del), len(was.elements)) {
-			if s.Timeout {
-				// Adding first makes deleting what has expired no error.
-				p.change.elements(t.Family, t.Name, was.name, s, unix.NFT_MSG_NEWSETELEM, del)
-			}
 			p.change.elements(t.Family, t.Name, was.name, s, unix.NFT_MSG_DELSETELEM, del)
 			p.change.elements(t.Family, t.Name, was.name, s, unix.NFT_MSG_NEWSETELEM, add)
 			return &liveSet{name: was.name, def: def, elements: index(s.Elements)}
@@ -101,7 +92,7 @@ func (s Set) mayPatch(add, del, size int) bool {
 	if s.Interval {
 		return add == 0 && del == 0
 	}
-	return add+del <= 64 || add+del <= elementsPerFill && (s.Timeout || (add+del)*4 <= size)
+	return add+del <= 64 || (add+del)*4 <= size && add+del <= elementsPerFill
 }
 
 func index(elems []Element) map[string]Element {

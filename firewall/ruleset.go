@@ -126,7 +126,6 @@ type Set struct {
 	Timeout  bool          // elements may expire
 	Elements []Element     // without duplicates; of an interval set, without overlaps
 	Size     int           // most elements that the kernel will hold; 0 = no bound
-	Keep     bool          // Apply leaves the elements that the kernel has alone
 	Default  time.Duration // timeout of elements that bear none
 }
 

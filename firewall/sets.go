@@ -112,8 +112,11 @@ func (f family) protocols(r policy.AddressRule) []uint8 {
 	return p
 }
 
+// unique sorts elements and keeps the longest-lived of each key.
 func unique(elems []Element) []Element {
-	slices.SortFunc(elems, func(a, b Element) int { return cmp.Compare(a.Key, b.Key) })
+	slices.SortFunc(elems, func(a, b Element) int {
+		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(b.Timeout, a.Timeout))
+	})
 	return slices.CompactFunc(elems, func(a, b Element) bool { return a.Key == b.Key })
 }
 
@@ -203,6 +206,7 @@ func metadataRules() []policy.AddressRule {
 // Attributed is one opening that an allowed name has on an address which the
 // resolver handed out for it. Timeout 0 lasts until a swap takes it away.
 type Attributed struct {
+	Name    string // for whose sake; several may open the same
 	Addr    netip.Addr
 	Opening policy.Opening
 	Timeout time.Duration
