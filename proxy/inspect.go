@@ -75,6 +75,9 @@ func (p *Proxy) inspect(ctx context.Context, c *client, up upstream) {
 	}
 	defer w.discard()
 	s := c.sniff(mustParse(c.dst.Port()), patience, early.Verdict == policy.Allow)
+	if ctx.Err() != nil {
+		return
+	}
 	// The first byte may have taken an hour: what is in force now decides.
 	pol = p.cfg.Policy.Load()
 	switch {
@@ -86,12 +89,25 @@ func (p *Proxy) inspect(ctx context.Context, c *client, up upstream) {
 		p.serveHTTP1(ctx, c, w, false)
 	case s.wire == wireHTTP2:
 		p.serveHTTP2(ctx, c, w)
+	case s.closed:
+		p.leave(c, pol)
 	default:
 		subj := c.opaque()
 		if s.finding != policy.FindingNone {
 			subj.finding = s.finding
 		}
 		p.pass(ctx, c, pol, p.judge(pol, subj), w)
+	}
+}
+
+// leave is for a client that connected and went without a word, as port scanners
+// and preconnecting browsers do: where it was going is judged, and recorded only
+// when that was nowhere.
+func (p *Proxy) leave(c *client, pol *policy.Compiled) {
+	subj := c.base()
+	subj.channel = audit.ChannelOpaque
+	if v := p.judge(pol, subj); v.Verdict != policy.Allow {
+		p.record(v)
 	}
 }
 
