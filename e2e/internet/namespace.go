@@ -37,23 +37,20 @@ var ErrUserNamespaces = errors.New("user namespaces are refused")
 // is up; the child keeps the caller's user and group. In the parent it waits and
 // returns the child's exit status.
 func Isolate() (inside bool, status int, err error) {
-	if os.Getenv(insideEnv) != "" {
-		if err := os.Unsetenv(insideEnv); err != nil {
-			return true, 1, err
-		}
-		if err := setUpLoopback(); err != nil {
-			return true, 1, fmt.Errorf("set up the namespace's loopback: %w", err)
-		}
-		return true, 0, dropAmbient()
-	}
-	uids, gids := identityMaps()
 	self, err := os.Executable()
 	if err != nil {
 		return false, 1, err
 	}
+	switch os.Getenv(insideEnv) {
+	case "building":
+		return true, 1, build(self)
+	case "built":
+		return true, 0, os.Unsetenv(insideEnv)
+	}
+	uids, gids := identityMaps()
 	cmd := exec.Command(self, os.Args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), insideEnv+"=1")
+	cmd.Env = append(os.Environ(), insideEnv+"=building")
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
 		UidMappings: uids,
@@ -133,8 +130,22 @@ func setUpLoopback() error {
 	return netlink.AddrAdd(lo, &netlink.Addr{IPNet: bound, Flags: unix.IFA_F_NODAD})
 }
 
-// dropAmbient keeps what a non-root child would inherit from being more than an
-// ordinary user has.
-func dropAmbient() error {
-	return unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+// build sets the network up and executes the binary once more, by when no thread
+// of it has a capability that an ordinary user's programs would inherit.
+func build(self string) error {
+	// Capabilities belong to threads (capabilities(7)), and so does execve.
+	runtime.LockOSThread()
+	if err := setUpLoopback(); err != nil {
+		return fmt.Errorf("set up the namespace's loopback: %w", err)
+	}
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_unprivileged_port_start", []byte("0"), 0o644); err != nil {
+		return fmt.Errorf("open the low ports to everybody: %w", err)
+	}
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return os.NewSyscallError("prctl(PR_CAP_AMBIENT)", err)
+	}
+	if err := os.Setenv(insideEnv, "built"); err != nil {
+		return err
+	}
+	return os.NewSyscallError("execve", unix.Exec(self, os.Args, os.Environ()))
 }
