@@ -29,7 +29,9 @@ type entry struct {
 	stored, expires time.Time
 	// pinned marks an answer of the operator's, which may be loopback.
 	pinned bool
-	view   atomic.Pointer[view]
+	// failure is why there is no answer, in the cache of failures alone.
+	failure error
+	view    atomic.Pointer[view]
 }
 
 // view is an entry judged under one policy, ready for the wire.
@@ -61,6 +63,14 @@ func (v *view) fresh(now time.Time) bool {
 const entryOverhead = 512
 
 func (e *entry) cost() int { return entryOverhead + len(e.name) + 2*len(e.wire) }
+
+// Failures are remembered for a second, so that a client that insists does not
+// load an upstream that is down (RFC 9520 section 3.2).
+const (
+	failureTTL     = time.Second
+	failuresKept   = 1000
+	maxFailureCost = entryOverhead + maxNameLen
+)
 
 // maxEntryWire is the largest answer that is kept.
 const maxEntryWire = 8 << 10
@@ -135,6 +145,7 @@ type epoch struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	cache   *cache
+	failed  *cache // what lately could not be answered
 	flights singleflight.Group
 
 	send  sync.RWMutex // held for reading over each packet sent upstream
@@ -162,7 +173,10 @@ func (e *epoch) end() {
 }
 
 func (s *Server) newEpoch() *epoch {
-	e := &epoch{cache: newCache(s.cfg.CacheEntries, s.cfg.CacheBytes)}
+	e := &epoch{
+		cache:  newCache(s.cfg.CacheEntries, s.cfg.CacheBytes),
+		failed: newCache(failuresKept, failuresKept*maxFailureCost),
+	}
 	e.ctx, e.cancel = context.WithCancel(s.ctx)
 	return e
 }

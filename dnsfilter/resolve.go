@@ -19,6 +19,9 @@ const pinTTL = 60
 // fetch gives the answer to k from the cache, a question in flight, the pins or
 // upstream. p has allowed k.
 func (s *Server) fetch(e *epoch, p *policy.Compiled, k key) (*entry, error) {
+	if f := e.failed.get([]byte(k.name), k.qtype, time.Now()); f != nil {
+		return nil, f.failure
+	}
 	v, err, _ := e.flights.Do(strconv.Itoa(int(k.qtype))+" "+k.name, func() (_ any, err error) {
 		defer func() { // in here, or the flight's other passengers would panic too
 			if r := recover(); r != nil {
@@ -28,7 +31,12 @@ func (s *Server) fetch(e *epoch, p *policy.Compiled, k key) (*entry, error) {
 		if found := e.cache.get([]byte(k.name), k.qtype, time.Now()); found != nil {
 			return found, nil
 		}
-		return s.resolve(e, p, k)
+		found, err := s.resolve(e, p, k)
+		if err != nil && !errors.Is(err, errSwapped) {
+			now := time.Now()
+			e.failed.put(&entry{key: k, failure: err, stored: now, expires: now.Add(failureTTL)})
+		}
+		return found, err
 	})
 	if err != nil {
 		return nil, err

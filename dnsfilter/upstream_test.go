@@ -138,9 +138,10 @@ func TestFailuresAreErrorsNotDenials(t *testing.T) {
 	}
 	for what, c := range cases {
 		t.Run(what, func(t *testing.T) {
+			o := newOrigin(t, c.handle)
 			f := start(t, allow("a.test"), func(c *dnsfilter.Config) {
 				c.AttemptTimeout, c.QueryTimeout = 100*time.Millisecond, 400*time.Millisecond
-			}, newOrigin(t, c.handle))
+			}, o)
 			r := f.ask(t, "a.test", dns.TypeA)
 			if ext := ede(r); r.Rcode != dns.RcodeServerFailure || ext == nil || ext.InfoCode != c.ede {
 				t.Errorf("answered %s with %v", dns.RcodeToString[r.Rcode], ext)
@@ -149,6 +150,10 @@ func TestFailuresAreErrorsNotDenials(t *testing.T) {
 			last := events[len(events)-1]
 			if last.Kind != audit.KindError || last.Error != audit.ErrorUnresolvable || last.Message == "" {
 				t.Errorf("logged %+v", last)
+			}
+			asked := len(o.questions())
+			if r := f.ask(t, "a.test", dns.TypeA); r.Rcode != dns.RcodeServerFailure || len(o.questions()) != asked {
+				t.Errorf("asked again at once, it went upstream again and answered %s", dns.RcodeToString[r.Rcode])
 			}
 			for _, e := range events {
 				if e.Kind == audit.KindDecision && e.Verdict == 0 {
