@@ -80,6 +80,9 @@ func targetOf(c audit.Count) (policy.Target, bool) {
 		return t, true
 	case c.Addr.IsValid():
 		t.Prefix = netip.PrefixFrom(c.Addr, c.Addr.BitLen())
+		if c.Protocol == policy.TCP {
+			t.Proto = policy.ProtocolTCP // left out, it would open UDP and ICMP too
+		}
 		return t, true
 	}
 	return t, false
