@@ -159,8 +159,10 @@ func (b *flushBody) Read(p []byte) (int, error) {
 // sending is a request on its way out.
 type sending struct {
 	done chan struct{}
-	// err is final when done is closed.
-	err error
+	// err is final when done is closed; broke says that it was the client who broke
+	// off.
+	err   error
+	broke bool
 }
 
 // over says that the whole request was sent.
@@ -192,6 +194,7 @@ func (s *session) send(req *http.Request) *sending {
 		if body.err != nil {
 			// The client broke off: the upstream must not take what it has for the
 			// whole. (When the upstream broke off it may still have answered.)
+			out.broke = !isTimeout(body.err)
 			reset(up)
 		}
 	}()
@@ -280,8 +283,9 @@ func (s *session) settle(out *sending) bool {
 	if out.over() {
 		return true
 	}
-	// Let the client read what it was answered before the connection ends.
+	// Whichever side the body waits for; the client may yet read its answer.
 	s.c.deadline(time.Unix(1, 0))
+	reset(s.up.tcp)
 	<-out.done
 	s.dropUpstream(out.err)
 	s.c.drain()
@@ -307,6 +311,10 @@ func (s *session) noResponse(req *http.Request, v verdict, id string, out *sendi
 	reset(s.up.tcp)
 	<-out.done
 	s.c.deadline(noDeadline)
+	if out.broke {
+		s.dropUpstream(ErrClientReset)
+		return false
+	}
 	s.dropUpstream(ErrUpstreamReset)
 	if cut {
 		return false

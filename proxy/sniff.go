@@ -10,7 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/exeat/exeat/audit"
 	"github.com/exeat/exeat/policy"
 )
 
@@ -91,17 +90,6 @@ type sniffed struct {
 	woken bool
 	// closed: the client ended its side before it said anything.
 	closed bool
-}
-
-func (s sniffed) channel() audit.Channel {
-	switch s.wire {
-	case wireTLS:
-		return audit.ChannelTLS
-	case wireHTTP1, wireHTTP2:
-		return audit.ChannelHTTP
-	case wireUnknown, wireOpaque:
-	}
-	return audit.ChannelOpaque
 }
 
 // sniff reads until it can tell what the client speaks; of TLS, the whole

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/exeat/exeat/audit"
 )
 
 func TestNothingIsBuffered(t *testing.T) {
@@ -158,5 +160,30 @@ func TestWebSocketsAreSpliced(t *testing.T) {
 	}
 	if _, _, err := c.Read(ctx); err == nil {
 		t.Error("the WebSocket survived")
+	}
+}
+
+func TestAClientThatBreaksOffIsNoFailureOfTheUpstream(t *testing.T) {
+	broke := make(chan error, 1)
+	r := newWebRig(t, func(_ http.ResponseWriter, q *http.Request) {
+		_, err := io.ReadAll(q.Body)
+		broke <- err
+	})
+	c := dialTCP(t, r.transparent("203.0.113.10:80"))
+	if _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: allowed.test\r\nContent-Length: 100\r\n\r\nabc"); err != nil {
+		t.Fatal(err)
+	}
+	r.log.decision(t)
+	c.Close()
+	if err := <-broke; err == nil {
+		t.Error("the upstream took a part for the whole")
+	}
+	r.log.find(t, "flow", func(e audit.Event) bool { return e.Kind == audit.KindFlow })
+	r.log.mu.Lock()
+	defer r.log.mu.Unlock()
+	for _, e := range r.log.events {
+		if e.Kind == audit.KindError {
+			t.Errorf("recorded %+v", e)
+		}
 	}
 }
