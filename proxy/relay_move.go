@@ -48,8 +48,8 @@ func (t *tunnel) move(from int) {
 // must not see an orderly end before it.
 func (t *tunnel) finishWay(from int) {
 	t.ways[from].done = true
-	if t.ends[from].failed {
-		return
+	if t.ends[from].failed || t.ways[1-from].done {
+		return // in the latter case both sockets are about to be closed, which says it too
 	}
 	if err := unix.Shutdown(t.ends[1-from].fd, unix.SHUT_WR); err != nil {
 		t.ends[1-from].failed = true // ENOTCONN: the receiver is gone

@@ -268,9 +268,8 @@ func (w *worker) finish(t *tunnel, err error) {
 			t.mu.Unlock()
 			return
 		}
-		err = t.aborted
-	}
-	if err != nil {
+		err = t.aborted // and reset then
+	} else if err != nil {
 		t.reset()
 	}
 	t.closed = true
