@@ -22,6 +22,9 @@ type ahead struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 
+	// taken is closed when the client has spoken.
+	taken chan struct{}
+
 	mu      sync.Mutex
 	stopped bool
 	conn    *net.TCPConn
@@ -35,7 +38,7 @@ type ahead struct {
 // when the upstream speaks, ends or cannot be reached.
 func (p *Proxy) dialAhead(ctx context.Context, c *client, pol *policy.Compiled, v verdict, up upstream) *ahead {
 	ctx, cancel := context.WithCancel(ctx)
-	a := &ahead{cancel: cancel, done: make(chan struct{}), up: up}
+	a := &ahead{cancel: cancel, done: make(chan struct{}), taken: make(chan struct{}), up: up}
 	go func() {
 		defer close(a.done)
 		a.listen(ctx, c, func() (upstream, error) {
@@ -56,9 +59,7 @@ func (p *Proxy) dialAhead(ctx context.Context, c *client, pol *policy.Compiled, 
 func (a *ahead) listen(ctx context.Context, c *client, dial func() (upstream, error)) {
 	a.up, a.err = dial()
 	if a.err != nil {
-		if pause(ctx, failureGrace) {
-			c.wake()
-		}
+		a.grace(ctx, c)
 		return
 	}
 	a.mu.Lock()
@@ -91,6 +92,18 @@ func (a *ahead) listen(ctx context.Context, c *client, dial func() (upstream, er
 	c.wake()
 }
 
+// grace lets the client speak for a while, then wakes it.
+func (a *ahead) grace(ctx context.Context, c *client) {
+	t := time.NewTimer(failureGrace)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		c.wake()
+	case <-a.taken:
+	case <-ctx.Done():
+	}
+}
+
 // isHTTP2Settings says that b begins with a SETTINGS frame (RFC 9113 section 6.5):
 // type 4, no flags, stream 0, a multiple of 6 bytes.
 func isHTTP2Settings(b []byte) bool {
@@ -103,14 +116,12 @@ func (a *ahead) take() (upstream, error) {
 	a.stopped = true
 	conn := a.conn
 	a.mu.Unlock()
+	close(a.taken)
 	if conn != nil {
 		// Where it cannot be set the connection is closed, and listen has returned.
 		if err := conn.SetReadDeadline(time.Unix(1, 0)); err != nil {
 			a.cancel()
 		}
-	} else {
-		// A dial that failed is not to wait for its grace.
-		defer a.cancel()
 	}
 	<-a.done
 	a.cancel()
