@@ -35,6 +35,7 @@ func agentActions() map[string]func(args []string) error {
 		"talk":     agentTalk,
 		"attack":   agentAttack,
 		"xdp":      agentXDP,
+		"hold":     agentHold,
 		"serve":    agentServe,
 		"engine":   agentEngine,
 		"sendfrom": agentSendFrom,

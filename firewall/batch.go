@@ -16,7 +16,6 @@ type batch struct {
 	buf    []byte
 	labels []string // what each message does, for errors
 	last   int      // where the last message begins
-	nextID uint32   // of sets, within this batch
 	err    error
 	dry    bool // without its end, so that the kernel checks it and takes it back
 }
@@ -48,13 +47,17 @@ func (b *batch) add(label string, typ, flags uint16, data []byte) {
 	b.buf = appendMessage(b.buf, typ, flags, uint32(len(b.labels)), data)
 }
 
-// record adds the messages that google/nftables makes of f. They are caught
+// message is one nftables message, ready to send.
+type message struct {
+	typ, flags uint16
+	data       []byte
+}
+
+// record gives the messages that google/nftables makes of f. They are caught
 // before they are sent, since we send on a socket of our own: one that may come
 // from another namespace, and whose errors name the rule.
-func (b *batch) record(label string, f func(c *nftables.Conn) error) {
-	if b.err != nil {
-		return
-	}
+func record(f func(c *nftables.Conn) error) ([]message, error) {
+	var caught []message
 	c, err := nftables.New(nftables.WithTestDial(func(msgs []netlink.Message) ([]netlink.Message, error) {
 		var acks []netlink.Message
 		for _, m := range msgs {
@@ -63,7 +66,7 @@ func (b *batch) record(label string, f func(c *nftables.Conn) error) {
 			}
 			// No echo and no acknowledgements but the last one's: with one a message
 			// the receive buffer overflows (trap 5).
-			b.add(label, uint16(m.Header.Type), uint16(m.Header.Flags)&^uint16(netlink.Acknowledge|netlink.Echo), m.Data)
+			caught = append(caught, message{uint16(m.Header.Type), uint16(m.Header.Flags) &^ uint16(netlink.Acknowledge|netlink.Echo), m.Data})
 			acks = append(acks, netlink.Message{
 				Header: netlink.Header{Length: 4, Type: netlink.Error, Sequence: m.Header.Sequence, PID: m.Header.PID},
 				Data:   make([]byte, 4),
@@ -71,11 +74,20 @@ func (b *batch) record(label string, f func(c *nftables.Conn) error) {
 		}
 		return acks, nil
 	}))
-	if err == nil {
-		err = errors.Join(f(c), c.Flush())
-	}
 	if err != nil {
-		b.err = fmt.Errorf("%s: %w", label, err)
+		return nil, err
+	}
+	return caught, errors.Join(f(c), c.Flush())
+}
+
+// append adds recorded messages.
+func (b *batch) append(label string, msgs []message, err error) {
+	if err != nil {
+		b.err = errors.Join(b.err, fmt.Errorf("%s: %w", label, err))
+		return
+	}
+	for _, m := range msgs {
+		b.add(label, m.typ, m.flags, m.data)
 	}
 }
 
@@ -99,6 +111,13 @@ func (b *batch) elements(family Family, table, name string, s Set, msg uint16, e
 		b.add("set "+name, nfTables|msg, flags, data)
 		elems = elems[n:]
 	}
+}
+
+// clear deletes all elements of a named set.
+func (b *batch) clear(family Family, table, name string) {
+	data := appendAttrString(nfgen(family, 0), unix.NFTA_SET_ELEM_LIST_TABLE, table)
+	data = appendAttrString(data, unix.NFTA_SET_ELEM_LIST_SET, name)
+	b.add("clear set "+name, nfTables|unix.NFT_MSG_DELSETELEM, unix.NLM_F_REQUEST, data)
 }
 
 // appendElement encodes one element; a range of a single field takes two, its

@@ -21,10 +21,9 @@ type Kernel struct {
 	// diag finds and ends sockets of the namespace; nil over a passed socket.
 	diag *socket
 
-	mu   sync.Mutex
-	live map[setID]*liveSet
-	// rules are the chains in force, as text with the kernel's set names.
-	rules string
+	mu       sync.Mutex
+	live     map[setID]*liveSet
+	compiler compiler
 }
 
 // setID names a set as the Ruleset does.
@@ -35,9 +34,11 @@ type setID struct {
 
 // liveSet is a set that the kernel has: under which name, and with what.
 type liveSet struct {
-	name     string
-	def      string // its definition, printed
-	elements map[string]Element
+	name string
+	def  string // its definition, printed
+	// elements are sorted by key; unknown says that Change has changed them since.
+	elements []Element
+	unknown  bool
 }
 
 // Open works on the namespace of the calling thread.
@@ -127,7 +128,7 @@ func (k *Kernel) applyLocked(r Ruleset) error {
 	if err := k.sock.run(p.change); err != nil {
 		return fmt.Errorf("apply ruleset: %w", err)
 	}
-	k.live, k.rules = p.live, p.rules.String()
+	k.live = p.live
 	return nil
 }
 
@@ -161,16 +162,7 @@ func (k *Kernel) Change(table Table, changes ...SetChange) error {
 		return fmt.Errorf("change sets: %w", err)
 	}
 	for _, c := range changes {
-		if c.Set.Timeout {
-			continue
-		}
-		live := k.live[setID{table.Family, table.Name, c.Set.Name}].elements
-		for _, e := range c.Del {
-			delete(live, e.Key)
-		}
-		for _, e := range c.Add {
-			live[e.Key] = e
-		}
+		k.live[setID{table.Family, table.Name, c.Set.Name}].unknown = true
 	}
 	return nil
 }
@@ -189,7 +181,7 @@ func (k *Kernel) Delete(tables ...Table) error {
 	if err := k.sock.run(b); err != nil {
 		return err
 	}
-	k.live, k.rules = map[setID]*liveSet{}, ""
+	k.live = map[setID]*liveSet{}
 	return nil
 }
 
@@ -255,13 +247,22 @@ func (h Hook) appendDevices(data []byte) []byte {
 	return data
 }
 
+// compiler makes messages of rules and sets. Rules are remembered, since most of
+// a ruleset is the same from swap to swap.
+type compiler struct {
+	nextID uint32 // of sets; it must differ within a transaction only
+	rules  map[string][]message
+}
+
+// rememberedRules bounds the memory of a compiler: several rulesets.
+const rememberedRules = 4096
+
 // addSet makes a named set without elements.
-func (b *batch) addSet(t Table, name string, s Set) {
-	b.record("set "+name, func(c *nftables.Conn) error {
-		b.nextID++
-		n := s.native(t, name, b.nextID)
-		return c.AddSet(&n, nil)
-	})
+func (c *compiler) addSet(b *batch, t Table, name string, s Set) {
+	c.nextID++
+	n := s.native(t, name, c.nextID)
+	msgs, err := record(func(conn *nftables.Conn) error { return conn.AddSet(&n, nil) })
+	b.append("set "+name, msgs, err)
 }
 
 func (s Set) native(t Table, name string, id uint32) nftables.Set {
@@ -301,27 +302,51 @@ func (b *batch) delChain(t Table, name string) {
 
 // addRule appends a rule to its chain; names says what the kernel calls the
 // sets that the rule names.
-func (b *batch) addRule(t Table, chain string, r Rule, names func(set string) string) {
-	label := fmt.Sprintf("%s %s: %s", t.Family, chain, r)
-	b.record(label, func(c *nftables.Conn) error {
+func (c *compiler) addRule(b *batch, t Table, chain string, r Rule, names func(set string) string) {
+	label := fmt.Sprintf("%s %s %s: %s", t.Family, t.Name, chain, r)
+	key := label
+	for _, st := range r.Statements {
+		for _, e := range st.exprs {
+			if l, ok := e.(*expr.Lookup); ok && l.SetName != "" {
+				key += "\x00" + names(l.SetName)
+			}
+		}
+	}
+	msgs, known := c.rules[key]
+	if !known {
+		var err error
+		if msgs, err = c.compileRule(t, chain, r, names); err != nil {
+			b.append(label, nil, err)
+			return
+		}
+		if c.rules == nil || len(c.rules) >= rememberedRules {
+			c.rules = map[string][]message{}
+		}
+		c.rules[key] = msgs
+	}
+	b.append(label, msgs, nil)
+}
+
+func (c *compiler) compileRule(t Table, chain string, r Rule, names func(string) string) ([]message, error) {
+	return record(func(conn *nftables.Conn) error {
 		rule := &nftables.Rule{Table: t.native(), Chain: &nftables.Chain{Name: chain}}
 		if r.Comment != "" {
 			rule.UserData = userdata.AppendString(nil, userdata.TypeComment, r.Comment)
 		}
 		for _, st := range r.Statements {
-			exprs, err := b.compile(c, t, st, names)
+			exprs, err := c.compile(conn, t, st, names)
 			if err != nil {
 				return err
 			}
 			rule.Exprs = append(rule.Exprs, exprs...)
 		}
-		c.AddRule(rule)
+		conn.AddRule(rule)
 		return nil
 	})
 }
 
 // compile copies a statement's expressions, and makes its anonymous set.
-func (b *batch) compile(c *nftables.Conn, t Table, st Statement, names func(string) string) ([]expr.Any, error) {
+func (c *compiler) compile(conn *nftables.Conn, t Table, st Statement, names func(string) string) ([]expr.Any, error) {
 	exprs := make([]expr.Any, len(st.exprs))
 	for i, e := range st.exprs {
 		l, ok := e.(*expr.Lookup)
@@ -335,14 +360,14 @@ func (b *batch) compile(c *nftables.Conn, t Table, st Statement, names func(stri
 			lookup.SetName = names(lookup.SetName)
 			continue
 		}
-		b.nextID++
-		set := st.set.native(t, "__set%d", b.nextID)
+		c.nextID++
+		set := st.set.native(t, "__set%d", c.nextID)
 		set.Anonymous, set.Constant = true, true
 		elems := make([]nftables.SetElement, len(st.set.Elements))
 		for j, e := range st.set.Elements {
 			elems[j].Key = []byte(st.set.wireKey(e.Key))
 		}
-		if err := c.AddSet(&set, elems); err != nil {
+		if err := conn.AddSet(&set, elems); err != nil {
 			return nil, err
 		}
 		lookup.SetID, lookup.SetName = set.ID, set.Name

@@ -44,6 +44,7 @@ func namespace(t testing.TB) bool {
 	if os.Getenv(inside) != "" {
 		return true
 	}
+	parallel(t)
 	return again(t, exec.Command("/proc/self/exe", againArgs(t)...))
 }
 
@@ -55,6 +56,7 @@ func grouped(t testing.TB) bool {
 	if os.Getenv(inside) != "" {
 		return true
 	}
+	parallel(t)
 	root := cgroup2(t)
 	ours, theirs := makeGroup(t, root, "ours"), makeGroup(t, root, "theirs")
 	dir, err := os.Open(ours)
@@ -66,6 +68,13 @@ func grouped(t testing.TB) bool {
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
 	cmd.Env = append(os.Environ(), agentGroup+"="+theirs)
 	return again(t, cmd)
+}
+
+// parallel lets tests run beside each other, since each is a process of its own.
+func parallel(t testing.TB) {
+	if t, ok := t.(*testing.T); ok {
+		t.Parallel()
+	}
 }
 
 func cgroup2(t testing.TB) string {
@@ -85,7 +94,7 @@ func cgroup2(t testing.TB) string {
 
 func makeGroup(t testing.TB, root, name string) string {
 	t.Helper()
-	dir := filepath.Join(root, fmt.Sprintf("exeat-test-%d-%s", os.Getpid(), name))
+	dir := filepath.Join(root, fmt.Sprintf("exeat-test-%d-%s-%s", os.Getpid(), t.Name(), name))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Skipf("needs a control group of its own: %v", err)
 	}
@@ -130,6 +139,13 @@ func again(t testing.TB, cmd *exec.Cmd) bool {
 		t.Skip(text)
 	case testing.Verbose():
 		t.Log(text)
+	}
+	if _, ok := t.(*testing.B); ok {
+		for line := range strings.Lines(text) {
+			if strings.HasPrefix(line, "Benchmark") {
+				fmt.Print("inside: ", line)
+			}
+		}
 	}
 	return false
 }

@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -15,7 +16,7 @@ type plan struct {
 	fills  []*batch // new sets
 	change *batch
 	live   map[setID]*liveSet
-	rules  strings.Builder
+	size   int // bytes of elements in change, at most
 }
 
 func newPlan(k *Kernel) *plan {
@@ -57,13 +58,8 @@ func (p *plan) table(t Table) error {
 // which there are) made anew.
 func (p *plan) set(t Table, s Set, was *liveSet, standing inventory) *liveSet {
 	def := s.definition()
-	if was != nil && was.def == def && !s.Timeout {
-		add, del := diff(was.elements, s.Elements)
-		if s.mayPatch(len(add), len(del), len(was.elements)) {
-			p.change.elements(t.Family, t.Name, was.name, s, unix.NFT_MSG_DELSETELEM, del)
-			p.change.elements(t.Family, t.Name, was.name, s, unix.NFT_MSG_NEWSETELEM, add)
-			return &liveSet{name: was.name, def: def, elements: index(s.Elements)}
-		}
+	if was != nil && was.def == def && !s.Timeout && p.patch(t, s, was) {
+		return &liveSet{name: was.name, def: def, elements: s.Elements}
 	}
 	name := s.Name
 	for standing.sets[name] {
@@ -71,7 +67,7 @@ func (p *plan) set(t Table, s Set, was *liveSet, standing inventory) *liveSet {
 	}
 	b := newBatch()
 	b.addTable(t)
-	b.addSet(t, name, s)
+	p.kernel.compiler.addSet(b, t, name, s)
 	p.fills = append(p.fills, b)
 	for elems := s.Elements; len(elems) > 0; {
 		n := min(len(elems), elementsPerFill)
@@ -80,49 +76,54 @@ func (p *plan) set(t Table, s Set, was *liveSet, standing inventory) *liveSet {
 		p.fills = append(p.fills, b)
 		elems = elems[n:]
 	}
-	return &liveSet{name: name, def: def, elements: index(s.Elements)}
+	return &liveSet{name: name, def: def, elements: s.Elements}
 }
 
 // elementsPerFill keeps a transaction below the smallest send buffer.
 const elementsPerFill = 2 * elementsPerMessage
 
-// mayPatch says whether changing the set in place is both cheap and free of a
-// moment in which it holds neither the old nor the new (traps 2 and 3).
-func (s Set) mayPatch(add, del, size int) bool {
+// patch changes a set in place where that is both quick and free of a moment in
+// which it holds neither the old nor the new: sets without ranges always are,
+// as far as the change fits into the transaction (traps 2 and 3).
+func (p *plan) patch(t Table, s Set, was *liveSet) bool {
 	if s.Interval {
-		return add == 0 && del == 0
+		return !was.unknown && slices.Equal(was.elements, s.Elements)
 	}
-	return add+del <= 64 || (add+del)*4 <= size && add+del <= elementsPerFill
+	add, del := s.Elements, []Element(nil)
+	if !was.unknown {
+		add, del = diff(was.elements, s.Elements)
+	}
+	replace := was.unknown || len(del) > 0 && len(del) > len(s.Elements)-len(add)
+	if replace {
+		add, del = s.Elements, nil
+	}
+	if p.size += (len(add) + len(del)) * elementRoom; p.size > p.kernel.sock.room/2 {
+		return false
+	}
+	if replace {
+		p.change.clear(t.Family, t.Name, was.name)
+	}
+	p.change.elements(t.Family, t.Name, was.name, s, unix.NFT_MSG_DELSETELEM, del)
+	p.change.elements(t.Family, t.Name, was.name, s, unix.NFT_MSG_NEWSETELEM, add)
+	return true
 }
 
-func index(elems []Element) map[string]Element {
-	m := make(map[string]Element, len(elems))
-	for _, e := range elems {
-		m[e.Key] = e
-	}
-	return m
-}
+// elementRoom is what an element of an exact IPv6 address takes in a message.
+const elementRoom = 48
 
-// diff says what to add to and delete from old.
-func diff(old map[string]Element, now []Element) (add, del []Element) {
-	kept := 0
-	for _, e := range now {
-		if was, ok := old[e.Key]; ok && was.End == e.End {
-			kept++
-			continue
-		}
-		add = append(add, e)
-	}
-	if kept == len(old) {
-		return add, nil
-	}
-	keep := index(now)
-	for key, e := range old {
-		if is, ok := keep[key]; !ok || is.End != e.End {
-			del = append(del, e)
+// diff says what to add to and delete from old; both are sorted by key.
+func diff(old, now []Element) (add, del []Element) {
+	for len(old) > 0 && len(now) > 0 {
+		switch c := strings.Compare(old[0].Key, now[0].Key); {
+		case c < 0:
+			del, old = append(del, old[0]), old[1:]
+		case c > 0:
+			add, now = append(add, now[0]), now[1:]
+		default:
+			old, now = old[1:], now[1:]
 		}
 	}
-	return add, del
+	return append(add, now...), append(del, old...)
 }
 
 // chains plans the chains of a table with their rules.
@@ -136,7 +137,7 @@ func (p *plan) chains(t Table, standing inventory, names map[string]string) erro
 	resolve := func(set string) string { return names[set] }
 	for _, c := range t.Chains {
 		for _, r := range c.Rules {
-			p.change.addRule(t, c.Name, r, resolve)
+			p.kernel.compiler.addRule(p.change, t, c.Name, r, resolve)
 			for _, s := range r.Statements {
 				if err := checkSets(s, names); err != nil {
 					return fmt.Errorf("chain %s: %s: %w", c.Name, r, err)

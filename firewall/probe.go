@@ -74,7 +74,7 @@ func (k *Kernel) check(r Ruleset) error {
 	for _, t := range r.Tables {
 		b.addTable(t)
 		for _, s := range t.Sets {
-			b.addSet(t, s.Name, s)
+			k.compiler.addSet(b, t, s.Name, s)
 			b.elements(t.Family, t.Name, s.Name, s, unix.NFT_MSG_NEWSETELEM, s.Elements)
 		}
 		for _, c := range t.Chains {
@@ -82,7 +82,7 @@ func (k *Kernel) check(r Ruleset) error {
 		}
 		for _, c := range t.Chains {
 			for _, r := range c.Rules {
-				b.addRule(t, c.Name, r, func(set string) string { return set })
+				k.compiler.addRule(b, t, c.Name, r, func(set string) string { return set })
 			}
 		}
 	}

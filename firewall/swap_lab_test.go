@@ -69,7 +69,7 @@ func TestNoPacketIsMisjudgedWhileThePolicyIsSwapped(t *testing.T) {
 	}
 	l := newLab(t)
 	flood := l.agentCommand("flood", net.JoinHostPort(allowed4, "9999"), net.JoinHostPort(denied4, "9999"))
-	policies := swapPolicies(t, 1000)
+	policies := swapPolicies(t, 300)
 	// The form of the policies names port 8443; the flood needs another, which
 	// nobody answers.
 	l.enforce(fmt.Sprintf(`{"network_mode":"allowlist","allowed_hosts":["%s"]}`, allowed4))
