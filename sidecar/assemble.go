@@ -30,6 +30,11 @@ type Setup struct {
 	Log    audit.Config
 	DNS    dnsfilter.Config
 	Proxy  proxy.Config
+	// Drain is how long open flows may take to end once Serve is told to stop.
+	Drain time.Duration
+	// Quiet says which decisions are not worth a line: those on probes of our own.
+	// nil is none.
+	Quiet func(audit.Event) bool
 }
 
 // Listeners are the sockets that a sidecar serves. It closes them.
@@ -48,6 +53,7 @@ type Sidecar struct {
 	flows *proxy.Flows
 	dns   *dnsfilter.Server
 	proxy *proxy.Proxy
+	drain time.Duration
 }
 
 // Assemble wires the parts of a sidecar. Nothing is in force and nothing served
@@ -59,8 +65,9 @@ func Assemble(s Setup) (*Sidecar, error) {
 	log := audit.New(s.Log)
 	names := attribution.New(attributionGrace, nil)
 	flows := proxy.NewFlows(log)
+	recorder := quietLog{log, s.Quiet}
 
-	s.DNS.Policy, s.DNS.Log, s.DNS.Names = inForce, log, names
+	s.DNS.Policy, s.DNS.Log, s.DNS.Names = inForce, recorder, names
 	s.DNS.Kernel = func(ctx context.Context, name string, addrs []netip.Addr, ttl time.Duration) error {
 		return engine.Attribute(ctx, name, addrs, ttl+attributionGrace)
 	}
@@ -68,7 +75,7 @@ func Assemble(s Setup) (*Sidecar, error) {
 	if err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
-	s.Proxy.Policy, s.Proxy.Log, s.Proxy.Names, s.Proxy.Flows = inForce, log, names, flows
+	s.Proxy.Policy, s.Proxy.Log, s.Proxy.Names, s.Proxy.Flows = inForce, recorder, names, flows
 	s.Proxy.Pinned = dns.Pinned
 	s.Proxy.Resolve = func(ctx context.Context, name string, family proxy.Family) ([]netip.Addr, error) {
 		return dns.Lookup(ctx, name, families[family])
@@ -82,7 +89,7 @@ func Assemble(s Setup) (*Sidecar, error) {
 	if engine, err = New(s.Engine, inForce); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
-	return &Sidecar{Engine: engine, log: log, names: names, flows: flows, dns: dns, proxy: through}, nil
+	return &Sidecar{Engine: engine, log: log, names: names, flows: flows, dns: dns, proxy: through, drain: s.Drain}, nil
 }
 
 // Log is the sidecar's log, for the control API and for what a shape observes.
@@ -104,6 +111,7 @@ func (s *Sidecar) Serve(ctx context.Context, l Listeners) error {
 	group.Go(func() error { return s.dns.Serve(ctx, l.DNSPackets, l.DNSStreams) })
 	group.Go(func() error {
 		<-ctx.Done()
+		s.drainFlows()
 		s.flows.Close()
 		return nil
 	})
@@ -111,6 +119,36 @@ func (s *Sidecar) Serve(ctx context.Context, l Listeners) error {
 		return fmt.Errorf("serve: %w", err)
 	}
 	return nil
+}
+
+// drainFlows waits for the open flows to end by themselves, for as long as they
+// may.
+func (s *Sidecar) drainFlows() {
+	deadline := time.NewTimer(s.drain)
+	defer deadline.Stop()
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for s.flows.Len() > 0 {
+		select {
+		case <-deadline.C:
+			return
+		case <-look.C:
+		}
+	}
+}
+
+// quietLog keeps what is not worth a line out of the log.
+type quietLog struct {
+	*audit.Log
+	quiet func(audit.Event) bool
+}
+
+// Record records e, unless it is not worth it.
+func (l quietLog) Record(e audit.Event) audit.Event {
+	if l.quiet != nil && l.quiet(e) {
+		return e
+	}
+	return l.Log.Record(e)
 }
 
 // Close ends leases and writes out the log. Serve must have returned.

@@ -34,8 +34,8 @@ type Kernel interface {
 	// returns nil; when it returns an error the old policy stands. It says how many
 	// flows that bypass the proxy it cut.
 	Swap(ctx context.Context, c *policy.Compiled, attributed []firewall.Attributed) (revoked int, err error)
-	// Attribute opens what openings say on addrs, for ttl.
-	Attribute(ctx context.Context, addrs []netip.Addr, openings []policy.Opening, ttl time.Duration) error
+	// Attribute opens what openings, those of name, say on addrs, for ttl.
+	Attribute(ctx context.Context, name string, addrs []netip.Addr, openings []policy.Opening, ttl time.Duration) error
 }
 
 // Flows is the registry of the proxied flows as the engine needs it.
@@ -200,6 +200,10 @@ func (e *Engine) SetReady(ready bool, why string) {
 	}
 }
 
+// InForce is what the resolver and the proxy decide by, for whoever explains
+// verdicts of the kernel.
+func (e *Engine) InForce() *Policy { return e.inForce }
+
 // Attribute opens in the kernel what the policy in force opens for name, before
 // the resolver gives the answer to the sandbox.
 func (e *Engine) Attribute(ctx context.Context, name string, addrs []netip.Addr, ttl time.Duration) error {
@@ -213,7 +217,7 @@ func (e *Engine) Attribute(ctx context.Context, name string, addrs []netip.Addr,
 	if len(openings) == 0 {
 		return nil
 	}
-	return e.config.Kernel.Attribute(ctx, addrs, openings, ttl)
+	return e.config.Kernel.Attribute(ctx, name, addrs, openings, ttl)
 }
 
 // Close ends the leases; what is in force stays in the kernel.

@@ -74,7 +74,7 @@ func (s *steps) Swap(context.Context, *policy.Compiled, []firewall.Attributed) (
 	return 0, s.step("kernel")
 }
 
-func (s *steps) Attribute(_ context.Context, addrs []netip.Addr, _ []policy.Opening, _ time.Duration) error {
+func (s *steps) Attribute(_ context.Context, _ string, addrs []netip.Addr, _ []policy.Opening, _ time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.opened = append(s.opened, addrs...)

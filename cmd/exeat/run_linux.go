@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -228,4 +229,9 @@ type sealedKernel struct{ *sealed.Kernel }
 
 func (k sealedKernel) Swap(ctx context.Context, c *policy.Compiled, attributed []firewall.Attributed) (int, error) {
 	return 0, k.Kernel.Swap(ctx, c, func() []firewall.Attributed { return attributed })
+}
+
+// Attribute needs no name: a swap of this shape writes every opening anew.
+func (k sealedKernel) Attribute(ctx context.Context, _ string, addrs []netip.Addr, openings []policy.Opening, ttl time.Duration) error {
+	return k.Kernel.Attribute(ctx, addrs, openings, ttl)
 }
