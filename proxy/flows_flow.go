@@ -166,7 +166,11 @@ func (f *Flow) relayBy(t *tunnel) error {
 	if f.aborted != nil {
 		return f.aborted
 	}
+	// Whoever aborts the flow finds its connections, or its tunnel, never neither.
 	f.tunnel, f.cut = t, nil
+	if err := errors.Join(t.ends[clientEnd].detach(), t.ends[upstreamEnd].detach()); err != nil {
+		return fmt.Errorf("take over the connection: %w", err)
+	}
 	return w.add(t)
 }
 

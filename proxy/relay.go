@@ -42,7 +42,7 @@ func Relay(f *Flow, client, upstream *net.TCPConn) error {
 // descriptors and about a kilobyte.
 func Start(f *Flow, client, upstream *net.TCPConn, done func(error)) {
 	t := &tunnel{flow: f, done: done}
-	err := t.adopt(client, upstream)
+	err := errors.Join(t.ends[clientEnd].adopt(client), t.ends[upstreamEnd].adopt(upstream))
 	if err == nil {
 		err = f.relayBy(t)
 	}
@@ -91,9 +91,10 @@ type end struct {
 	hung bool
 	// failed: the connection was reset, or timed out.
 	failed bool
-	// conn is set when the descriptor is still the connection's own, because none
-	// was left for taking it over.
-	conn *net.TCPConn
+	// conn is what the socket was taken over from, until detach. It stays where
+	// there was no descriptor to spare: fd is the connection's own then (borrowed).
+	conn     *net.TCPConn
+	borrowed bool
 }
 
 // way is what is under way from one end to the other. A pipe, or a buffer, is
@@ -107,46 +108,47 @@ type way struct {
 	done  bool // and the receiver was told
 }
 
-// adopt takes both sockets over from the runtime's poller.
-func (t *tunnel) adopt(client, upstream *net.TCPConn) error {
-	return errors.Join(t.ends[clientEnd].adopt(client), t.ends[upstreamEnd].adopt(upstream))
-}
-
-// adopt duplicates the descriptor and closes the connection, which also takes
-// the socket off the runtime's poller and frees what that keeps for it. With no
-// descriptor to spare, the connection's own is used.
+// adopt duplicates the connection's descriptor, or borrows it where there is none
+// to spare.
 func (e *end) adopt(c *net.TCPConn) error {
-	e.fd, e.writable = -1, true
+	e.fd, e.writable, e.conn = -1, true, c
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("take over the connection: %w", err)
 	}
 	err = raw.Control(func(fd uintptr) {
 		own, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
-			e.fd, e.conn = int(fd), c
-			return
+		if e.borrowed = err != nil; e.borrowed {
+			own = int(fd)
 		}
 		e.fd = own
 	})
 	if err != nil {
 		return fmt.Errorf("take over the connection: %w", err)
 	}
-	if e.conn == nil {
-		return c.Close()
-	}
 	return nil
 }
 
-// release closes the socket. t.mu is held.
-func (e *end) release() error {
-	if e.conn != nil {
-		return e.conn.Close()
+// detach closes the connection that was duplicated, which takes the socket off
+// the runtime's poller and frees what that keeps for it.
+func (e *end) detach() error {
+	if e.borrowed {
+		return nil
 	}
-	if e.fd >= 0 {
+	c := e.conn
+	e.conn = nil
+	return c.Close()
+}
+
+// release closes the socket. t.mu is held, or nobody else knows the tunnel.
+func (e *end) release() (err error) {
+	if e.conn != nil {
+		err = e.conn.Close()
+	}
+	if !e.borrowed && e.fd >= 0 {
 		closeDescriptor(e.fd)
 	}
-	return nil
+	return err
 }
 
 // abort resets both sockets, from any goroutine: when it returns nothing more is

@@ -3,6 +3,7 @@
 package proxy
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -175,7 +176,7 @@ func rawPair(b *testing.B, ln *net.TCPListener) (far int, near *net.TCPConn) {
 		b.Fatal(err)
 	}
 	var e end
-	if err := e.adopt(dialled); err != nil || e.conn != nil {
+	if err := errors.Join(e.adopt(dialled), e.detach()); err != nil || e.borrowed {
 		b.Fatal("take over:", err)
 	}
 	return e.fd, near
