@@ -64,7 +64,7 @@ func (p *Proxy) judge(c *policy.Compiled, s subject) verdict {
 	free := s.dst.IsValid() && v.Reason == policy.ReasonMode && !c.HoldsDeniedName()
 	switch {
 	case opened || free:
-		return p.destination(c, v, s.dst, opened)
+		return p.destination(c, v, s.dst, opened).named()
 	case s.name != "":
 		v.name = s.name
 		if s.dst.IsValid() && slices.Contains(s.attributed, s.name) {
@@ -75,8 +75,18 @@ func (p *Proxy) judge(c *policy.Compiled, s subject) verdict {
 	case v.Reason == policy.ReasonRule:
 		return p.attributed(c, v)
 	default:
-		return p.destination(c, v, s.dst, false)
+		return p.destination(c, v, s.dst, false).named()
 	}
+}
+
+// named gives what was allowed without a name the one that the resolver handed its
+// address out for, so that the log of a public phase shows the name that an
+// allowlist would need.
+func (v verdict) named() verdict {
+	if v.Verdict == policy.Allow && v.subject.name == "" && len(v.subject.attributed) > 0 && !v.opened {
+		v.subject.name = v.subject.attributed[0]
+	}
+	return v
 }
 
 // judgeClaimed judges a connection that shows an address in place of a name: as

@@ -85,14 +85,14 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	}
 }
 
-// refused turns every failure of our own into status 125: CMD's statuses are
-// CMD's.
+// refused turns every failure of our own into status 125: CMD's statuses, which
+// come without an error, are CMD's.
 func refused(err error) error {
 	var exit *exitError
-	if err == nil || errors.As(err, &exit) && exit.code != statusNo && exit.code != statusUsage {
+	if err == nil || errors.As(err, &exit) && (exit.err == nil || exit.code != statusNo && exit.code != statusUsage) {
 		return err
 	}
-	if exit != nil && exit.err != nil {
+	if exit != nil {
 		err = exit.err
 	}
 	return &exitError{code: statusRefused, err: err}
