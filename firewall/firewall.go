@@ -20,9 +20,6 @@ type Firewall struct {
 
 	mu sync.Mutex
 	in JoinedInput
-	// hosts counts, for each element of the sets of exact addresses, the targets
-	// it stands for.
-	hosts map[place]int
 	// openings are the elements of the attributed sets by address, and until when
 	// the kernel keeps them.
 	openings map[netip.Addr]map[policy.Opening]time.Time
@@ -31,9 +28,6 @@ type Firewall struct {
 	pruneAt int
 	stale   bool // the kernel may hold something else than the fields say
 }
-
-// place is an element of a set.
-type place struct{ set, key string }
 
 // Swap is what a change of policy did.
 type Swap struct {
@@ -73,7 +67,6 @@ func (f *Firewall) applyLocked(in JoinedInput) error {
 		return err
 	}
 	f.in, f.stale = in, false
-	f.hosts = hostCounts(in.Policy)
 	f.openings = map[netip.Addr]map[policy.Opening]time.Time{}
 	f.byName = map[string]map[netip.Addr]bool{}
 	now := f.now()
@@ -158,7 +151,7 @@ func (f *Firewall) SwapPolicy(c *policy.Compiled, attributed iter.Seq[attributio
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	start := f.now()
-	patched, err := f.patchLocked(c, attributed)
+	patched, narrower, err := f.patchLocked(c, attributed)
 	if err == nil && !patched {
 		in := f.in
 		in.Policy = c
@@ -171,6 +164,9 @@ func (f *Firewall) SwapPolicy(c *policy.Compiled, attributed iter.Seq[attributio
 	}
 	enforced := f.now()
 	swap := Swap{Took: enforced.Sub(start)}
+	if patched && !narrower {
+		return swap, nil // there is nothing that it could forbid
+	}
 	swap.Revoked, err = f.revokeLocked()
 	swap.Cut = f.now().Sub(enforced)
 	if err != nil {

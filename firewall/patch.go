@@ -17,42 +17,25 @@ const patchLimit = 64
 
 // patchLocked makes a swap in place where only few targets differ, none of which
 // is a range: the rules stay, elements change, at any size of policy. false
-// means that it takes the whole way.
-func (f *Firewall) patchLocked(c *policy.Compiled, attributed iter.Seq[attribution.Entry]) (bool, error) {
+// means that it takes the whole way. narrower says that it took something away.
+func (f *Firewall) patchLocked(c *policy.Compiled, attributed iter.Seq[attribution.Entry]) (patched, narrower bool, err error) {
 	old := f.in.Policy
 	if f.stale || old == nil || c == nil || f.in.Lockdown {
-		return false, nil
+		return false, false, nil
 	}
 	was, is := old.Document(), c.Document()
 	if was.Mode != is.Mode || old.HoldsDeniedName() != c.HoldsDeniedName() || !slices.Equal(old.Floor(), c.Floor()) {
-		return false, nil
+		return false, false, nil
 	}
-	changes, names, ok := f.hostChanges(was, is)
+	changed, names, ok := changedTargets(was, is)
 	if !ok {
-		return false, nil
+		return false, false, nil
 	}
 	now := f.now()
+	sets := hostChanges(old, c, changed)
 	add, del := f.openingChangesLocked(c, names, attributed, now)
-	counts := map[place]int{}
-	var sets []SetChange
-	for p, n := range changes {
-		counts[p] = f.hosts[p] + n.by
-		switch had := f.hosts[p] > 0; {
-		case had && counts[p] <= 0:
-			sets = mergeChange(sets, SetChange{Set: n.set, Del: []Element{{Key: p.key}}})
-		case !had && counts[p] > 0:
-			sets = mergeChange(sets, SetChange{Set: n.set, Add: []Element{{Key: p.key}}})
-		}
-	}
 	if err := f.kernel.Change(joinedTable(), append(sets, changesOf(add, del)...)...); err != nil {
-		return false, err
-	}
-	for p, n := range counts {
-		if n <= 0 {
-			delete(f.hosts, p)
-			continue
-		}
-		f.hosts[p] = n
+		return false, false, err
 	}
 	for _, a := range del {
 		delete(f.openings[a.Addr], a.Opening)
@@ -61,31 +44,20 @@ func (f *Firewall) patchLocked(c *policy.Compiled, attributed iter.Seq[attributi
 		f.rememberLocked(a, now)
 	}
 	f.in.Policy = c
-	return true, nil
-}
-
-func mergeChange(sets []SetChange, c SetChange) []SetChange {
-	for i := range sets {
-		if sets[i].Set.Name == c.Set.Name {
-			sets[i].Add = append(sets[i].Add, c.Add...)
-			sets[i].Del = append(sets[i].Del, c.Del...)
-			return sets
+	narrower = len(del) > 0 || slices.ContainsFunc(sets, func(c SetChange) bool {
+		if strings.HasPrefix(c.Set.Name, listDeny) {
+			return len(c.Add) > 0
 		}
-	}
-	return append(sets, c)
+		return len(c.Del) > 0
+	})
+	return true, narrower, nil
 }
 
-// countChange is by how much the targets behind an element change.
-type countChange struct {
-	set Set
-	by  int
-}
-
-// hostChanges compares two documents: how the elements of exact addresses
-// change, and which name targets differ. ok is false where they differ by too
-// much, or by a range.
-func (f *Firewall) hostChanges(was, is policy.Document) (changes map[place]countChange, names []policy.Target, ok bool) {
-	changes = map[place]countChange{}
+// changedTargets compares two documents: which addresses' targets differ, by
+// list, and which name targets. ok is false where they differ by too much, or by
+// a range.
+func changedTargets(was, is policy.Document) (addrs map[string][]netip.Addr, names []policy.Target, ok bool) {
+	addrs = map[string][]netip.Addr{}
 	for _, l := range []struct {
 		list     string
 		was, now []policy.Target
@@ -94,23 +66,80 @@ func (f *Firewall) hostChanges(was, is policy.Document) (changes map[place]count
 		if len(gone)+len(come) > patchLimit {
 			return nil, nil, false
 		}
-		for by, targets := range map[int][]policy.Target{-1: gone, 1: come} {
-			for _, t := range targets {
-				switch {
-				case t.IsName():
-					names = append(names, t)
-				case t.Prefix.Bits() < t.Prefix.Addr().BitLen(), t.Port == 53:
-					return nil, nil, false
-				default:
-					eachHost(l.list, targetRule(t), func(s Set, key string) {
-						p := place{s.Name, key}
-						changes[p] = countChange{s, changes[p].by + by}
-					})
-				}
+		for _, t := range slices.Concat(gone, come) {
+			switch {
+			case t.IsName():
+				names = append(names, t)
+			case t.Prefix.Bits() < t.Prefix.Addr().BitLen(), t.Port == 53:
+				return nil, nil, false
+			case !slices.Contains(addrs[l.list], t.Prefix.Addr()):
+				addrs[l.list] = append(addrs[l.list], t.Prefix.Addr())
 			}
 		}
 	}
-	return changes, names, true
+	return addrs, names, true
+}
+
+// hostChanges says how the sets of exact addresses change for the addresses.
+func hostChanges(old, now *policy.Compiled, addrs map[string][]netip.Addr) []SetChange {
+	var changes []SetChange
+	for list, changed := range addrs {
+		was, is := placesOf(old, list, changed), placesOf(now, list, changed)
+		for p, set := range was {
+			if _, stays := is[p]; !stays {
+				changes = mergeChange(changes, SetChange{Set: set, Del: []Element{{Key: p.key}}})
+			}
+		}
+		for p, set := range is {
+			if _, stood := was[p]; !stood {
+				changes = mergeChange(changes, SetChange{Set: set, Add: []Element{{Key: p.key}}})
+			}
+		}
+	}
+	return changes
+}
+
+func mergeChange(changes []SetChange, c SetChange) []SetChange {
+	for i := range changes {
+		if changes[i].Set.Name == c.Set.Name {
+			changes[i].Add = append(changes[i].Add, c.Add...)
+			changes[i].Del = append(changes[i].Del, c.Del...)
+			return changes
+		}
+	}
+	return append(changes, c)
+}
+
+// place is an element of a set.
+type place struct{ set, key string }
+
+// placesOf are the elements that a policy has for some addresses; it looks at
+// every target, since several may mean the same.
+func placesOf(c *policy.Compiled, list string, addrs []netip.Addr) map[place]Set {
+	places := map[place]Set{}
+	note := func(r policy.AddressRule) {
+		if r.Prefix.IsValid() && r.Prefix.Bits() == r.Prefix.Addr().BitLen() && slices.Contains(addrs, r.Prefix.Addr()) {
+			eachHost(list, r, func(s Set, key string) { places[place{s.Name, key}] = s })
+		}
+	}
+	d := c.Document()
+	targets := [][]policy.Target{d.Allowed}
+	if list == listDeny {
+		targets = [][]policy.Target{d.Denied, c.Floor()}
+		if d.Mode == policy.ModeDenylist {
+			for _, r := range metadataRules() {
+				note(r)
+			}
+		}
+	}
+	for _, some := range targets {
+		for i := range some {
+			if a := some[i].Prefix; a.IsValid() && slices.Contains(addrs, a.Addr()) {
+				note(targetRule(some[i]))
+			}
+		}
+	}
+	return places
 }
 
 // differing cuts off what two lists begin and end with alike.
@@ -152,26 +181,6 @@ func eachHost(list string, r policy.AddressRule, f func(Set, string)) {
 			}
 		}
 	}
-}
-
-// hostCounts counts the targets behind each element of exact addresses.
-func hostCounts(c *policy.Compiled) map[place]int {
-	counts := map[place]int{}
-	if c == nil {
-		return counts
-	}
-	denied := c.DeniedAddresses()
-	if c.Document().Mode == policy.ModeDenylist {
-		denied = append(slices.Clone(denied), metadataRules()...)
-	}
-	for list, rules := range map[string][]policy.AddressRule{listAllow: c.AllowedAddresses(), listDeny: denied} {
-		for _, r := range rules {
-			if r.Prefix.Bits() == r.Prefix.Addr().BitLen() {
-				eachHost(list, r, func(s Set, key string) { counts[place{s.Name, key}]++ })
-			}
-		}
-	}
-	return counts
 }
 
 // openingChangesLocked compares what the kernel holds for addresses of names
