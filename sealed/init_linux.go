@@ -30,9 +30,13 @@ func isInit() bool { return len(os.Args) > 0 && os.Args[0] == initName }
 // other process; in that one it never does. It must be the first call of main.
 func Init() {
 	if isInit() {
-		os.Exit(runInit())
+		exit(runInit())
 	}
 }
+
+// exit ends process 1, and with it all others, at once: it has nothing for the
+// runtime's exit hooks, one of which waits for a second in race-enabled binaries.
+func exit(status int) { syscall.Exit(status) }
 
 // runInit builds the sandbox, starts CMD in it when told, and lives as long as
 // CMD: when it ends, so does every process of the PID namespace.
@@ -211,7 +215,7 @@ func obey(c channel, o orders, pid int) {
 	for {
 		m, err := c.receive()
 		if err != nil {
-			os.Exit(orphaned(o))
+			exit(orphaned(o))
 		}
 		switch m.Kind {
 		case kindSignal:

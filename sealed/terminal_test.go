@@ -187,15 +187,20 @@ func TestAnInteractiveShellHasJobControl(t *testing.T) {
 	c.expect("$ ")
 	c.press("echo $((6*7))\n")
 	c.expect("42")
-	// It says when it has the terminal.
-	c.press(`sh -c 'trap "echo ba""ck" CONT; echo u"p"; while :; do sleep 0.01; done'` + "\n")
+	// It says that it runs, and shows by an echo of its own that it reads.
+	c.press(`sh -c 'echo u"p"; exec cat'` + "\n")
 	c.expect("up\r\n")
+	c.press("one\n")
+	c.expect("one\r\none\r\n")
 	c.press(ctrlZ)
 	c.expect("Stopped")
-	c.press("jobs | grep -c sleep\n")
+	c.press("jobs | grep -c cat\n")
 	c.expect("1\r\n")
 	c.press("fg\n")
-	c.expect("back\r\n")
+	c.expect("exec cat'")
+	c.press("two\n")
+	c.expect("two\r\n")
+	c.expect("two\r\n")
 	c.press(ctrlC)
 	c.expect("$ ")
 	c.press("kill -STOP $$; echo went on\n")
@@ -203,6 +208,8 @@ func TestAnInteractiveShellHasJobControl(t *testing.T) {
 	c.expect("went on")
 	c.press("exit 7\n")
 	c.expect("job ended: 7, terminal is the job's: true")
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if seen := c.seen.String(); strings.Contains(seen, "job control") || strings.Contains(seen, "process group") {
 		t.Errorf("the shell complains: %q", seen)
 	}
