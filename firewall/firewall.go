@@ -26,7 +26,9 @@ type Firewall struct {
 	// byName are the addresses that have openings because of a name.
 	byName  map[string]map[netip.Addr]bool
 	pruneAt int
-	stale   bool // the kernel may hold something else than the fields say
+	// linkIndex is which link each name stood for when it got its chain.
+	linkIndex map[string]int
+	stale     bool // the kernel may hold something else than the fields say
 }
 
 // Swap is what a change of policy did.
@@ -49,7 +51,7 @@ func New(k *Kernel, in JoinedInput, now func() time.Time) *Firewall {
 	if now == nil {
 		now = time.Now
 	}
-	return &Firewall{kernel: k, now: now, in: in, stale: true}
+	return &Firewall{kernel: k, now: now, in: in, stale: true, linkIndex: map[string]int{}}
 }
 
 // Apply puts everything in force, also what somebody else removed.

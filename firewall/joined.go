@@ -95,7 +95,7 @@ func JoinedRuleset(in JoinedInput) Ruleset {
 	)}
 	tables := []Table{inet}
 	if in.AnyLink || len(in.Links) > 0 {
-		tables = append(tables, Table{Family: Netdev, Name: TableName, Chains: []Chain{j.egress()}})
+		tables = append(tables, Table{Family: Netdev, Name: TableName, Chains: j.egress()})
 	}
 	return Ruleset{Tables: tables}
 }
@@ -298,20 +298,25 @@ func (j *joined) leave() Chain {
 
 // egress is the last hook before a link, which also sees what packet sockets
 // send (B05, B07, B08): ARP of the kernel, and what bears both secrets, which
-// end here, lest a packet tap reads them.
-func (j *joined) egress() Chain {
+// end here, lest a packet tap reads them. Each link has a chain of its own, since
+// kernels before 6.4 cannot add one to a chain that stands.
+func (j *joined) egress() []Chain {
 	rules := []Rule{
 		rule(IsARP(), HasSocket(), j.log("deny unlisted"), Drop()),
 		rule(IsARP(), Accept()),
 		rule(Mark(j.Secrets.Mark), Priority(j.Secrets.Priority), SetMark(0), SetPriority(0), Accept()),
 		rule(j.log("deny unlisted"), Count(), Drop()),
 	}
-	hook := &Hook{Type: "filter", Point: Egress, Drop: true, Devices: j.Links}
 	if j.AnyLink {
-		hook.AnyDevice, hook.Devices = true, nil
 		rules = slices.Insert(rules, 0, rule(OutIface("lo"), Accept()))
+		return []Chain{{Name: "egress", Hook: &Hook{Type: "filter", Point: Egress, Drop: true, AnyDevice: true}, Rules: rules}}
 	}
-	return Chain{Name: "egress", Hook: hook, Rules: rules}
+	var chains []Chain
+	for _, link := range j.Links {
+		hook := &Hook{Type: "filter", Point: Egress, Drop: true, Devices: []string{link}}
+		chains = append(chains, Chain{Name: "egress_" + link, Hook: hook, Rules: rules})
+	}
+	return chains
 }
 
 // String hides the secrets: they may not reach a log.

@@ -227,3 +227,45 @@ func TestEveryJudgedPacketBecomesAnEventWithItsNameReasonAndRule(t *testing.T) {
 		t.Errorf("%d lost", log.Lost())
 	}
 }
+
+func TestALinkThatAppearsGetsItsEgressChainBeforeAnythingElse(t *testing.T) {
+	if !grouped(t) {
+		return
+	}
+	l := newLab(t)
+	l.enforce(fmt.Sprintf(`{"network_mode":"allowlist","allowed_hosts":["%s"]}`, allowed4))
+	w, err := OpenWatchLinks()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	var hooked atomic.Int32
+	done := make(chan error)
+	go func() {
+		done <- w.Run(ctx, func(link Link) {
+			if added, err := l.fw.LinkSeen(link); err != nil {
+				t.Error(err)
+			} else if added {
+				hooked.Add(1)
+			}
+		})
+	}()
+	sh(t, "ip link add extra0 type veth peer name extra1")
+	waitFor(t, func() bool { return hooked.Load() == 2 })
+	listing := sh(t, "nft list table netdev exeat")
+	for _, link := range []string{"eth0", "extra0", "extra1"} {
+		if !strings.Contains(listing, fmt.Sprintf("device %q", link)) {
+			t.Errorf("no egress chain on %s:\n%s", link, listing)
+		}
+	}
+	sh(t, "ip link del extra0")
+	waitFor(t, func() bool { return !strings.Contains(sh(t, "nft list table netdev exeat"), "extra") })
+	if out := l.agent("send", net.JoinHostPort(allowed4, "8443"), "allowed"); out != "done" {
+		t.Errorf("an allowed datagram afterwards: %s", out)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
