@@ -19,8 +19,6 @@ import (
 	"github.com/exeat/exeat/e2e/require"
 )
 
-var update = flag.Bool("update", false, "rewrite the golden files")
-
 const (
 	// probeVariable makes the test binary carry out one of the probes instead.
 	probeVariable = "EXEAT_SEALED_PROBE"

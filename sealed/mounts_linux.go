@@ -132,7 +132,8 @@ func (v *view) maskSocket(path string) error {
 		if err != nil || st.Mode().Type() != os.ModeSocket || v.keeps(p) || v.keeps(path) {
 			continue
 		}
-		if err := bind(blankFile, p); err != nil {
+		// One that has just been removed needs no hiding.
+		if err := bind(blankFile, p); err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("hide the socket: %w", err)
 		}
 	}

@@ -55,7 +55,8 @@ func renounce(keep uint64, off defences) error {
 }
 
 // Undumpable shuts the process's memory, descriptors and environment to other
-// processes of the same user (ptrace(2), proc(5)); the engine's own too.
+// processes of the same user (ptrace(2), proc(5)). The engine calls it for itself
+// after Start, which could not map the sandbox's users from a hidden process.
 func Undumpable() error {
 	return os.NewSyscallError("prctl(PR_SET_DUMPABLE)", unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
 }

@@ -288,10 +288,9 @@ func (s *Sandbox) receiveHandout(ctx context.Context) error {
 // surprise where AppArmor hands out user namespaces without any.
 func (s *Sandbox) failure(m message) error {
 	errno := syscall.Errno(m.Errno)
-	if errno == syscall.EPERM || errno == syscall.EACCES {
-		if cause, remedy := namespaceObstacle(errno); s.who.root == false && restricted() {
-			return fmt.Errorf("%w: %s: %s; %s", ErrUserNamespaces, m.Text, cause, remedy)
-		}
+	if (errno == syscall.EPERM || errno == syscall.EACCES) && !s.who.root && restricted() {
+		cause, remedy := namespaceObstacle(errno)
+		return fmt.Errorf("%w: %s: %s; %s", ErrUserNamespaces, m.Text, cause, remedy)
 	}
 	return fmt.Errorf("set up the sandbox: %s", m.Text)
 }

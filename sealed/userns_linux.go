@@ -34,7 +34,7 @@ func obstacles() []obstacle {
 		{"kernel.unprivileged_userns_clone", "0", "allow them with `sysctl -w kernel.unprivileged_userns_clone=1`"},
 		{
 			"kernel.apparmor_restrict_unprivileged_userns", "1",
-			"install an AppArmor profile for exeat that has `userns,` (CONTRIBUTING of your distribution: /etc/apparmor.d), or allow all with `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`",
+			"install an AppArmor profile for exeat that says `userns,` (in /etc/apparmor.d), or allow all with `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`",
 		},
 	}
 	for _, kind := range []string{"user", "net", "mnt", "pid", "ipc", "uts"} {
