@@ -25,7 +25,6 @@ type Flows struct {
 	next   atomic.Uint64
 	shards [flowShards]flowShard
 
-	sweeps  atomic.Int32 // Rejudge calls in progress
 	relays  sync.WaitGroup
 	mu      sync.Mutex // guards workers and closed
 	workers []*worker
@@ -133,7 +132,11 @@ func (fs *Flows) Cut(id string) bool {
 	shard.mu.Lock()
 	f := shard.open[seq]
 	shard.mu.Unlock()
-	return f != nil && f.abort(ErrCut)
+	if f == nil || !f.abort(ErrCut) {
+		return false
+	}
+	fs.nudge()
+	return true
 }
 
 // Close aborts every open flow and waits for the relays to end. What registers

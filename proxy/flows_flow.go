@@ -55,16 +55,17 @@ func (f *Flow) Confirm(c *policy.Compiled) policy.Decision {
 	decision, revoked := f.judge(c)
 	if revoked {
 		f.abort(ErrRevoked)
+		f.flows.nudge()
 	}
 	return decision
 }
 
 // Rejudge decides every open flow again, on its recorded evidence, under c (nil
-// forbids all), and aborts those that c forbids. When it returns no byte of an
-// aborted flow is sent any more. It says how many it aborted; End records each.
+// forbids all), and aborts those that c forbids; it says how many. When it returns
+// nothing of an aborted flow is relayed, and no byte of it is sent any more. Flows
+// that were moving have been reset by then; silent ones, which have nothing to
+// send, are reset right after. End records each.
 func (fs *Flows) Rejudge(c *policy.Compiled) (revoked int) {
-	fs.sweeps.Add(1)
-	defer fs.swept()
 	all := fs.all()
 	var total atomic.Int64
 	var done sync.WaitGroup
@@ -83,14 +84,12 @@ func (fs *Flows) Rejudge(c *policy.Compiled) (revoked int) {
 		})
 	}
 	done.Wait()
+	fs.nudge()
 	return int(total.Load())
 }
 
-// swept has the workers close what they have put aside.
-func (fs *Flows) swept() {
-	if fs.sweeps.Add(-1) > 0 {
-		return
-	}
+// nudge has the workers end what was aborted.
+func (fs *Flows) nudge() {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	for _, w := range fs.workers {
@@ -131,8 +130,8 @@ func (i *FlowInfo) decide(c *policy.Compiled) policy.Decision {
 	return d
 }
 
-// abort resets the flow's sockets and says whether it was open until then. It
-// returns when they are reset, whoever does it.
+// abort stops the flow and says whether it was open until then. When it returns
+// no byte is sent any more, whoever does it. The workers must be nudged.
 func (f *Flow) abort(why error) (first bool) {
 	f.mu.Lock()
 	if f.ended {
@@ -183,7 +182,7 @@ func (fs *Flows) worker() (*worker, error) {
 		return nil, ErrCut
 	}
 	for n := runtime.GOMAXPROCS(0); len(fs.workers) < n; {
-		w, err := newWorker(n, &fs.sweeps)
+		w, err := newWorker(n)
 		if err != nil {
 			return nil, fmt.Errorf("start the relay: %w", err)
 		}

@@ -241,6 +241,48 @@ func TestNotAByteAfterRejudge(t *testing.T) {
 	pumps.Wait()
 }
 
+// TestASilentFlowPassesNothingAfterRejudge has both ends of silent flows speak the
+// moment that the flows are revoked.
+func TestASilentFlowPassesNothingAfterRejudge(t *testing.T) {
+	flows, _ := newTestFlows(t)
+	ln := loopbackListener(t)
+	var silent []*relayed
+	for range 200 {
+		r, err := newRelayed(flows, ln)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.client.Close()
+		defer r.server.Close()
+		if err := echoOnce(r); err != nil {
+			t.Fatal(err)
+		}
+		silent = append(silent, r)
+	}
+	time.Sleep(silence + 100*time.Millisecond)
+	before := arrived(t, silent)
+	if n := flows.Rejudge(nil); n != len(silent) {
+		t.Fatalf("%d revoked, want %d", n, len(silent))
+	}
+	for i := len(silent) - 1; i >= 0; i-- { // those that are reset last first
+		silent[i].client.Write([]byte("out")) // too late, and perhaps refused
+		silent[i].server.Write([]byte("in"))
+	}
+	for _, r := range silent {
+		if err := r.wait(t); !errors.Is(err, ErrRevoked) {
+			t.Errorf("a silent flow ended with %v", err)
+		}
+		for _, c := range []*net.TCPConn{r.client, r.server} {
+			if err := finalError(c); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("a side got %v, want a reset", err)
+			}
+		}
+	}
+	if after := arrived(t, silent); after != before {
+		t.Errorf("%d bytes arrived after the flows were revoked", after-before)
+	}
+}
+
 func writeOn(c *net.TCPConn) {
 	for {
 		if _, err := c.Write(noise()[:256<<10]); err != nil {

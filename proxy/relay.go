@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -69,9 +70,12 @@ type tunnel struct {
 	again bool
 	slot  uint32
 
-	// mu guards the descriptors' being open, so that a number is never reset
-	// after it was closed and given to somebody else.
+	// mu is held while bytes are moved, so that whoever aborts the tunnel knows
+	// that none are; and it guards the descriptors' being open, so that a number is
+	// never reset after it was closed and given to somebody else.
 	mu      sync.Mutex
+	moved   time.Duration // the worker's clock at the last event
+	dead    bool          // reset
 	closed  bool
 	aborted error
 }
@@ -151,9 +155,10 @@ func (e *end) release() (err error) {
 	return err
 }
 
-// abort resets both sockets, from any goroutine: when it returns nothing more is
-// sent on either. The worker finds out by the event this makes, and ends the
-// tunnel with err.
+// abort stops a tunnel, from any goroutine: when it returns nothing is moved and
+// nothing more is sent. The worker ends it when it is nudged. A tunnel that is
+// silent has nothing to send, so its sockets can wait until then for their resets,
+// of which thousands cost the kernel long enough to be seen.
 func (t *tunnel) abort(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -161,12 +166,39 @@ func (t *tunnel) abort(err error) {
 		return
 	}
 	t.aborted = err
-	t.reset()
+	if t.worker == nil { // about to be refused
+		t.reset()
+		return
+	}
+	if !t.silent() {
+		t.reset()
+	}
+	t.worker.bar(t)
+}
+
+// silence is how long a tunnel must not have moved to count as silent.
+const silence = 100 * time.Millisecond
+
+// silent says that nothing has moved of late, and that nothing is under way in
+// the sockets' queues. t.mu is held.
+func (t *tunnel) silent() bool {
+	if time.Since(t.worker.start)-t.moved < silence {
+		return false
+	}
+	for i := range t.ends {
+		for _, queue := range []uint{unix.SIOCOUTQ, unix.SIOCINQ} {
+			if n, err := unix.IoctlGetInt(t.ends[i].fd, queue); err != nil || n != 0 {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // reset throws away what is queued on both sockets and resets them. t.mu is held.
 // A socket that is closed already has nothing to reset, which is all that can fail.
 func (t *tunnel) reset() {
+	t.dead = true
 	for i := range t.ends {
 		if t.ends[i].fd >= 0 {
 			disconnect(t.ends[i].fd)

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,6 +19,8 @@ const (
 	// woken for it.
 	watchRead  = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLPRI | unix.EPOLLET
 	watchWrite = watchRead | unix.EPOLLOUT
+	// clearAtOnce is how many aborted tunnels are ended between two rounds of events.
+	clearAtOnce = 64
 	// wakeEvent marks the event of the worker's own wake descriptor.
 	wakeEvent = -1
 	// readBuffer is what a read takes; one that fills it turns to splicing.
@@ -37,18 +39,17 @@ type worker struct {
 	turns   []*tunnel // have something to do
 	spare   []*tunnel // the other turns, empty
 	pending []pending // of the events just read
-	// sweeps counts the Rejudge calls in progress. They need the processors: what
-	// they abort is put aside and closed afterwards.
-	sweeps *atomic.Int32
-	aside  []*tunnel
-	ending bool // run is about to return
+	start   time.Time
+	now     time.Duration // since start, of the events just read
 
-	// mu guards tunnels, free, live and closing. A tunnel's sockets are added to
+	// mu guards tunnels, free, live, barred and closing. A tunnel's sockets are added to
 	// the poll set under it, so that no event finds a tunnel half made.
 	mu      sync.Mutex
 	tunnels []*tunnel // by slot
 	free    []uint32
 	live    int
+	barred  []*tunnel // aborted, to be ended once nudged
+	nudged  bool
 	closing bool
 }
 
@@ -60,7 +61,7 @@ type pending struct {
 }
 
 // newWorker makes a worker with its share of the pipes.
-func newWorker(workers int, sweeps *atomic.Int32) (*worker, error) {
+func newWorker(workers int) (*worker, error) {
 	poll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("epoll: %w", err)
@@ -90,7 +91,7 @@ func newWorker(workers int, sweeps *atomic.Int32) (*worker, error) {
 	return &worker{
 		poll: file, raw: raw, fd: poll, wake: wake,
 		buffer: make([]byte, readBuffer),
-		sweeps: sweeps,
+		start:  time.Now(),
 		pipes:  pipes{bigMax: max(1, maxBigPipes/workers), smallMax: max(1, maxSmallPipes/workers)},
 	}, nil
 }
@@ -108,11 +109,11 @@ func (w *worker) add(t *tunnel) error {
 		t.slot = uint32(len(w.tunnels))
 		w.tunnels = append(w.tunnels, nil)
 	}
-	t.worker = w
+	t.worker, t.moved = w, time.Since(w.start)
 	for i := range t.ends {
 		event := t.event(i, watchRead)
 		if err := unix.EpollCtl(w.fd, unix.EPOLL_CTL_ADD, t.ends[i].fd, &event); err != nil {
-			w.free = append(w.free, t.slot)
+			w.free, t.worker = append(w.free, t.slot), nil
 			return fmt.Errorf("epoll: %w", err) // closing the sockets takes them off
 		}
 	}
@@ -137,12 +138,13 @@ func (w *worker) load() int {
 // run moves bytes until close; every tunnel has ended when it returns.
 func (w *worker) run() {
 	events := make([]unix.EpollEvent, 128)
-	for {
-		n, err := w.ready(events)
+	for more := false; ; {
+		n, err := w.ready(events, !more && len(w.turns) == 0)
 		if err != nil {
 			// EBADF, EFAULT, EINVAL: none can come about, and none can be survived.
 			panic(fmt.Sprintf("wait for sockets: %v", err))
 		}
+		w.now = time.Since(w.start)
 		closing := w.find(events[:n])
 		for _, p := range w.pending {
 			p.tunnel.note(p.end, p.events)
@@ -150,12 +152,12 @@ func (w *worker) run() {
 		w.turns, w.spare = w.spare, w.turns
 		for i, t := range w.spare {
 			t.again, w.spare[i] = false, nil
-			w.turn(t)
+			if over, err := t.step(); over {
+				w.finish(t, err)
+			}
 		}
 		w.spare = w.spare[:0]
-		if len(w.aside) > 0 && w.sweeps.Load() == 0 {
-			w.clear()
-		}
+		more = w.clear()
 		if closing {
 			w.drop()
 			return
@@ -163,12 +165,11 @@ func (w *worker) run() {
 	}
 }
 
-// ready reads the events there are, and waits for one where no tunnel has a turn
-// left. The waiting is done by the runtime's poller, which watches the epoll set
+// ready reads the events there are; with wait, it waits for one. The waiting is done by the runtime's poller, which watches the epoll set
 // like any descriptor: a thread blocked in epoll_wait would keep its processor
 // from the rest of the program until the scheduler notices.
-func (w *worker) ready(events []unix.EpollEvent) (n int, err error) {
-	if len(w.turns) > 0 {
+func (w *worker) ready(events []unix.EpollEvent, wait bool) (n int, err error) {
+	if !wait {
 		return epollNow(w.fd, events)
 	}
 	waitErr := w.raw.Read(func(fd uintptr) bool {
@@ -226,9 +227,16 @@ func (t *tunnel) queue() {
 	}
 }
 
-// turn moves what can be moved of a tunnel, a bounded amount so that the others
-// get theirs, and ends it when there is nothing left to wait for.
-func (w *worker) turn(t *tunnel) {
+// step moves what can be moved of a tunnel, a bounded amount so that the others
+// get theirs, and says whether it is over, and how. It holds t.mu, so that whoever
+// aborts the tunnel knows that nothing is moved any more.
+func (t *tunnel) step() (over bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || t.aborted != nil { // what is aborted is barred
+		return false, nil
+	}
+	t.moved = t.worker.now
 	t.move(clientEnd)
 	t.move(upstreamEnd)
 	if t.ends[clientEnd].failed {
@@ -238,13 +246,10 @@ func (w *worker) turn(t *tunnel) {
 		// The peer is gone: what it had sent has been passed on as far as there
 		// was room, and the other side is to learn how it ended.
 		if t.ends[i].failed && !t.again {
-			w.finish(t, resetBy(i))
-			return
+			return true, resetBy(i)
 		}
 	}
-	if t.ways[clientEnd].done && t.ways[upstreamEnd].done {
-		w.finish(t, nil)
-	}
+	return t.ways[clientEnd].done && t.ways[upstreamEnd].done, nil
 }
 
 func resetBy(i int) error {
@@ -263,13 +268,9 @@ func (w *worker) finish(t *tunnel, err error) {
 		return
 	}
 	if t.aborted != nil {
-		if w.sweeps.Load() > 0 && !w.ending {
-			w.aside = append(w.aside, t)
-			t.mu.Unlock()
-			return
-		}
-		err = t.aborted // and reset then
-	} else if err != nil {
+		err = t.aborted
+	}
+	if err != nil && !t.dead {
 		t.reset()
 	}
 	t.closed = true
@@ -289,7 +290,6 @@ func (w *worker) finish(t *tunnel, err error) {
 
 // drop ends what is left when the worker closes.
 func (w *worker) drop() {
-	w.ending = true
 	w.mu.Lock()
 	left := append([]*tunnel(nil), w.tunnels...)
 	w.mu.Unlock()
@@ -303,13 +303,33 @@ func (w *worker) drop() {
 	closeDescriptor(w.wake)
 }
 
-// clear ends the tunnels that were put aside.
-func (w *worker) clear() {
-	aside := w.aside
-	w.aside = nil
-	for _, t := range aside {
+// bar leaves an aborted tunnel to the worker, which ends it at its next nudge: as
+// long as there are more to abort, that needs the processors.
+func (w *worker) bar(t *tunnel) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.barred = append(w.barred, t)
+}
+
+// clear ends barred tunnels, a few at a time so that the others get their turns,
+// and says whether there are more.
+func (w *worker) clear() (more bool) {
+	w.mu.Lock()
+	if !w.nudged {
+		w.mu.Unlock()
+		return false
+	}
+	n := min(len(w.barred), clearAtOnce)
+	barred := w.barred[:n]
+	if w.barred = w.barred[n:]; len(w.barred) == 0 {
+		w.barred, w.nudged = nil, false
+	}
+	more = w.nudged
+	w.mu.Unlock()
+	for _, t := range barred {
 		w.finish(t, nil) // with what it was aborted for
 	}
+	return more
 }
 
 // close tells the worker to end; run returns soon after.
@@ -322,6 +342,9 @@ func (w *worker) close() {
 
 // nudge makes run go round once. It may not be called after run has returned.
 func (w *worker) nudge() {
+	w.mu.Lock()
+	w.nudged = true
+	w.mu.Unlock()
 	one := [8]byte{1}
 	if _, err := unix.Write(w.wake, one[:]); err != nil {
 		// EBADF, EFAULT, EINVAL and a count of 2^64 cannot come about.
