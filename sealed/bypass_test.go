@@ -4,6 +4,7 @@ package sealed
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -203,6 +204,40 @@ func TestWhatIsKeptComesBack(t *testing.T) {
 	_, err := Start(t.Context(), Spec{Args: []string{"true"}, Keep: []string{filepath.Join(dir, "absent")}})
 	if err == nil || !strings.Contains(err.Error(), "absent") {
 		t.Errorf("a path to keep that does not exist: %v", err)
+	}
+}
+
+func TestASocketThatIsMadeAnewIsNotSeenEither(t *testing.T) {
+	// The test's own working directory is one that the agent must keep.
+	t.Chdir(t.TempDir())
+	sock := hostSocket(t, "unix")
+	spec := probe("connect", "unix", sock.path, "out")
+	require.UserNamespaces(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	spec.Stdout = w
+	s, err := Start(t.Context(), spec)
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := os.Remove(sock.path); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", sock.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := s.Release(); err != nil {
+		t.Fatal(err)
+	}
+	if status, err := s.Wait(); status != 1 || err != nil {
+		t.Errorf("connected to a socket that was made later: status %d, %v", status, err)
 	}
 }
 

@@ -109,37 +109,6 @@ func mountTmpfs(at, mode string) error {
 	return nil
 }
 
-// maskSockets covers every socket of the host that can still be reached.
-func (v *view) maskSockets() error {
-	if v.Off.Sockets {
-		return nil
-	}
-	for _, path := range v.Sockets {
-		if err := v.maskSocket(path); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (v *view) maskSocket(path string) error {
-	real, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return nil //nolint:nilerr // not there, or out of reach for CMD as it is for us
-	}
-	for _, p := range aliases(v.mounts, real) {
-		st, err := os.Lstat(p)
-		if err != nil || st.Mode().Type() != os.ModeSocket || v.keeps(p) || v.keeps(path) {
-			continue
-		}
-		// One that has just been removed needs no hiding.
-		if err := bind(blankFile, p); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("hide the socket: %w", err)
-		}
-	}
-	return nil
-}
-
 // hideDirs empties the directories where the host's services are met.
 func (v *view) hideDirs() error {
 	dirs := v.HideDirs

@@ -1,12 +1,15 @@
 package sealed
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // soAcceptCon is the flag of a listening socket in /proc/net/unix.
@@ -101,4 +104,66 @@ func workingDirectories() []string {
 	}
 	slices.Sort(dirs)
 	return slices.Compact(dirs)
+}
+
+// maskSockets covers every socket of the host that can still be reached.
+func (v *view) maskSockets() error {
+	if v.Off.Sockets {
+		return nil
+	}
+	for _, path := range v.Sockets {
+		if err := v.maskSocket(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (v *view) maskSocket(path string) error {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil //nolint:nilerr // not there, or out of reach for CMD as it is for us
+	}
+	// A service that starts anew removes its socket, and our cover with it, before
+	// it makes another: where a directory is for sockets alone it goes as a whole.
+	if dir := filepath.Dir(real); v.mayGo(dir) && onlySockets(dir) {
+		if err := v.hide(dir); err != nil {
+			return err
+		}
+	}
+	for _, p := range aliases(v.mounts, real) {
+		st, err := os.Lstat(p)
+		if err != nil || st.Mode().Type() != os.ModeSocket || v.keeps(p) || v.keeps(path) {
+			continue
+		}
+		// One that has just been removed needs no hiding.
+		if err := bind(blankFile, p); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("hide the socket: %w", err)
+		}
+	}
+	return nil
+}
+
+// mayGo says that nothing in the directory is asked for.
+func (v *view) mayGo(dir string) bool {
+	for _, k := range v.kept {
+		if below(k.path, dir) {
+			return false
+		}
+	}
+	return dir != "/" && !below(v.Dir, dir)
+}
+
+// onlySockets says whether the directory holds nothing else.
+func onlySockets(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return false
+	}
+	for _, e := range entries {
+		if e.Type() != os.ModeSocket {
+			return false
+		}
+	}
+	return true
 }
