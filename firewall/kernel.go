@@ -122,11 +122,8 @@ func (k *Kernel) applyLocked(r Ruleset) error {
 			return err
 		}
 	}
-	if err := p.fill(k.sock); err != nil {
+	if err := p.carryOut(k.sock); err != nil {
 		return err
-	}
-	if err := k.sock.run(p.change); err != nil {
-		return fmt.Errorf("apply ruleset: %w", err)
 	}
 	k.live = p.live
 	return nil

@@ -1,11 +1,16 @@
 package firewall
 
 import (
+	"fmt"
 	"net/netip"
+	"os"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // every statement that a ruleset may hold, for the golden comparison.
@@ -112,5 +117,94 @@ func compareRuleset(t testing.TB, got, want string) {
 		if a != b {
 			t.Errorf("line %d:\n kernel %s\n  ours  %s", i+1, a, b)
 		}
+	}
+}
+
+func TestRulesAreAppliedInAnotherNamespaceByDescriptorOrSocket(t *testing.T) {
+	if !namespace(t) {
+		return
+	}
+	ns, tid, end := otherNamespace(t)
+	defer end()
+	there := func() string {
+		return sh(t, fmt.Sprintf("nsenter --net=/proc/%d/task/%d/ns/net nft list ruleset", os.Getpid(), tid))
+	}
+	r := Ruleset{Tables: []Table{{Family: Inet, Name: "exeat", Chains: []Chain{{Name: "c", Rules: []Rule{NewRule(Drop())}}}}}}
+	byNamespace, err := OpenNamespace(ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer byNamespace.Close()
+	if err := byNamespace.Apply(r); err != nil {
+		t.Fatal(err)
+	}
+	compareRuleset(t, there(), r.String())
+	if err := byNamespace.Delete(r.Tables...); err != nil {
+		t.Fatal(err)
+	}
+	var passed *os.File
+	if err := inNamespace(ns, func() (err error) { passed, err = NetlinkSocket(); return err }); err != nil {
+		t.Fatal(err)
+	}
+	bySocket, err := OpenSocket(passed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bySocket.Close()
+	if err := passed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := bySocket.Apply(r); err != nil {
+		t.Fatal(err)
+	}
+	compareRuleset(t, there(), r.String())
+	if here := sh(t, "nft list ruleset"); here != "" {
+		t.Errorf("our own namespace got:\n%s", here)
+	}
+}
+
+// otherNamespace makes one; end gives it back.
+func otherNamespace(t testing.TB) (ns, tid int, end func()) {
+	t.Helper()
+	ready, stop := make(chan error), make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with its namespace
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			tid = unix.Gettid()
+			ns, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		}
+		ready <- err
+		<-stop
+	}()
+	if err := <-ready; err != nil {
+		t.Fatal(err)
+	}
+	return ns, tid, func() { close(stop) }
+}
+
+func TestARefusedRuleIsNamedAndNothingChanges(t *testing.T) {
+	if !namespace(t) {
+		return
+	}
+	k, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	good := JoinedRuleset(basicInput(compiled(t, `"no-network"`)))
+	if err := k.Apply(good); err != nil {
+		t.Fatal(err)
+	}
+	bad := JoinedRuleset(basicInput(compiled(t, `"public"`)))
+	last := &bad.Tables[0].Chains[len(bad.Tables[0].Chains)-1]
+	last.Rules = append(last.Rules, NewRule(Jump("nowhere")))
+	err = k.Apply(bad)
+	if err == nil || !strings.Contains(err.Error(), "leave: jump nowhere: no such file or directory") {
+		t.Errorf("error %v does not name the rule", err)
+	}
+	compareRuleset(t, sh(t, "nft list ruleset"), good.String())
+	if err := k.Apply(good); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -51,27 +50,14 @@ func newLab(t testing.TB) *lab {
 		t.Fatal(err)
 	}
 	l.group = group
-	ready, end := make(chan error), make(chan struct{})
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with its namespace
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		if err == nil {
-			l.tid = unix.Gettid()
-			l.far, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		}
-		ready <- err
-		<-end
-	}()
-	if err := <-ready; err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { close(end) })
+	var end func()
+	l.far, l.tid, end = otherNamespace(t)
+	t.Cleanup(end)
 	sh(t, fmt.Sprintf(`
 ip link set lo up
 ip link add eth0 type veth peer name far0 netns %d
 ip addr add %s/24 dev eth0; ip -6 addr add %s/64 dev eth0 nodad
-ip link set eth0 up
-nsenter --net=/proc/self/task/%[1]d/ns/net true 2>/dev/null || true`, l.tid, sandboxV4, sandboxV6))
+ip link set eth0 up`, l.tid, sandboxV4, sandboxV6))
 	l.farSh(fmt.Sprintf(`
 ip link set lo up
 ip addr add %s/24 dev far0; ip -6 addr add %s/64 dev far0 nodad

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,13 +15,14 @@ import (
 type plan struct {
 	kernel *Kernel
 	fills  []*batch // new sets
+	undo   *batch   // deletes them again
 	change *batch
 	live   map[setID]*liveSet
 	size   int // bytes of elements in change, at most
 }
 
 func newPlan(k *Kernel) *plan {
-	return &plan{kernel: k, change: newBatch(), live: map[setID]*liveSet{}}
+	return &plan{kernel: k, change: newBatch(), undo: newBatch(), live: map[setID]*liveSet{}}
 }
 
 // table plans one table.
@@ -69,6 +71,7 @@ func (p *plan) set(t Table, s Set, was *liveSet, standing inventory) *liveSet {
 	b.addTable(t)
 	p.kernel.compiler.addSet(b, t, name, s)
 	p.fills = append(p.fills, b)
+	p.undo.delSet(t, name)
 	for elems := s.Elements; len(elems) > 0; {
 		n := min(len(elems), elementsPerFill)
 		b := newBatch()
@@ -153,12 +156,17 @@ func (p *plan) chains(t Table, standing inventory, names map[string]string) erro
 	return nil
 }
 
-// fill makes and fills the new sets, joining transactions where they fit.
-func (p *plan) fill(s *socket) error {
+// carryOut fills the new sets and changes over to them, or leaves things as they
+// were.
+func (p *plan) carryOut(s *socket) error {
 	for _, b := range p.fills {
 		if err := s.run(b); err != nil {
+			// What was filled is used by nobody; the next Apply removes it.
 			return fmt.Errorf("fill sets: %w", err)
 		}
+	}
+	if err := s.run(p.change); err != nil {
+		return errors.Join(fmt.Errorf("apply ruleset: %w", err), s.run(p.undo))
 	}
 	return nil
 }
