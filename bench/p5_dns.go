@@ -17,6 +17,7 @@ func questions(l *lab) (section, error) {
 		return s, err
 	}
 	for _, p := range peers {
+		s.notes = append(s.notes, p.name+": "+p.version)
 		if err := p.startResolver(l); err != nil {
 			return s, errors.Join(err, stopAll(peers))
 		}

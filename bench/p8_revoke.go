@@ -15,7 +15,7 @@ import (
 // most 50 ms until not one more byte of them is sent.
 func revocation(l *lab) (section, error) {
 	p := l.named("exeat")
-	s := section{columns: []string{"flows", "ms from the swap to the last reset", "proxy CPU ms until all are closed"}}
+	s := section{columns: []string{"flows", "ms until nothing more passes", "proxy CPU ms until all are closed"}}
 	if p == nil || p.command[0] != l.program {
 		return s, nil // the product is swapped over its own socket: another bench
 	}

@@ -30,6 +30,7 @@ type section struct {
 	columns  []string
 	rows     [][]string
 	verdicts []verdict
+	notes    []string
 }
 
 // verdict compares a figure with its limit.
@@ -81,6 +82,9 @@ func (s section) write(w io.Writer) {
 	for _, v := range s.verdicts {
 		fmt.Fprintf(&text, "- %s\n", v)
 	}
+	for _, n := range s.notes {
+		fmt.Fprintf(&text, "- %s\n", n)
+	}
 	fmt.Fprintln(w, text.String())
 }
 
@@ -98,15 +102,23 @@ Written by `+"`make bench`"+` on %s; do not edit. Each figure is the median of %
 interleaved rounds, with the quartiles in brackets. Processor time is that of the
 process named (with its children), from /proc/PID/stat; "all" adds client and origin.
 
-%s
+%s%s
 
 | peer | version |
 |---|---|
-`, time.Now().UTC().Format("2006-01-02"), l.size.rounds, machine())
+`, time.Now().UTC().Format("2006-01-02"), l.size.rounds, machine(), quickNote(l.size))
 	for _, p := range l.peers {
 		fmt.Fprintf(&r.body, "| %s | %s |\n", p.name, p.version)
 	}
 	return r
+}
+
+// quickNote says so where little was measured.
+func quickNote(s size) string {
+	if s == short {
+		return "\n\n**A quick run**: judge by its ratios, roughly."
+	}
+	return ""
 }
 
 // machine says what this was measured on.
@@ -128,8 +140,12 @@ func machine() string {
 	if out, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output(); err == nil {
 		commit = strings.TrimSpace(string(out))
 	}
-	return fmt.Sprintf("Machine: %d × %s, Linux %s, %s, commit %s; congestion control %s; proxies run as uid %d with %d descriptors.",
-		runtime.NumCPU(), processor, kernel, runtime.Version(), commit, tcpControl, peerUID, descriptors)
+	load, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		load = []byte("unknown ")
+	}
+	return fmt.Sprintf("Machine: %d × %s, Linux %s, %s, commit %s; congestion control %s; proxies run as uid %d with %d descriptors; load %s before the run (other work on the machine spoils p99 and rates).",
+		runtime.NumCPU(), processor, kernel, runtime.Version(), commit, tcpControl, peerUID, descriptors, strings.Fields(string(load))[0])
 }
 
 func (r *report) add(t target, s section) {
