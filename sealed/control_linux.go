@@ -110,6 +110,9 @@ func (s *Sandbox) follow() {
 			}
 		case kindExited:
 			s.status, s.known = m.Status, true
+			if err := s.send(message{Kind: kindTaken, Status: m.Status}); err != nil {
+				return // process 1 is gone, too
+			}
 			return
 		}
 	}

@@ -200,7 +200,9 @@ func supervise(c channel, o orders) int {
 			return orphaned(o)
 		}
 		if m.Kind == kindExited {
-			return m.Status
+			// An engine that is being killed takes the message and does nothing more:
+			// obey hears whether it lives.
+			select {}
 		}
 	}
 }
@@ -218,6 +220,8 @@ func obey(c channel, o orders, pid int) {
 			exit(orphaned(o))
 		}
 		switch m.Kind {
+		case kindTaken:
+			exit(m.Status)
 		case kindSignal:
 			err = unix.Kill(target, unix.Signal(m.Signal))
 		case kindContinue:

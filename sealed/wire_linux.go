@@ -41,9 +41,10 @@ const (
 	kindFailed   = "failed"   // init: nothing was started, Status and Text say why
 	kindStarted  = "started"  // init: CMD runs
 	kindStopped  = "stopped"  // init: CMD was stopped by Signal
-	kindExited   = "exited"   // init: CMD ended with Status; init follows
+	kindExited   = "exited"   // init: CMD ended with Status; init follows once that is taken
 	kindRelease  = "release"  // engine: start CMD
 	kindSignal   = "signal"   // engine: pass Signal on
+	kindTaken    = "taken"    // engine: heard that CMD ended, with Status
 	kindContinue = "continue" // engine: CMD may go on; with Foreground it has the terminal
 )
 
