@@ -68,7 +68,7 @@ func TestTheFirstPhaseIsTheBeginningAndAWrongOneIsRefused(t *testing.T) {
 	s, log := guarded("--phases", phases, "--phase", "evaluation").logged(t)
 	s.run(t, "curl", "-sS", "https://api.test/").want(t, 6)
 	log.wantOnly(t, "deny mode dns api.test")
-	guarded("--phases", phases, "--phase", "evaluate").run(t, "touch", scratch+"/started").want(t, 125, `did you mean "evaluation"`)
+	guarded("--phases", phases, "--phase", "evaluatoin").run(t, "touch", scratch+"/started").want(t, 125, `did you mean evaluation?`)
 	if _, err := os.Stat(scratch + "/started"); err == nil {
 		t.Error("the command was started")
 	}
@@ -88,7 +88,6 @@ func TestLogsAreFiltered(t *testing.T) {
 			{[]string{"--reason", "rule", "--kind", "decision", "--name", "pypi.test"}, []string{"allow rule dns pypi.test (pypi.test)", "allow rule tls pypi.test:443 (pypi.test)"}},
 			{[]string{"--since", "1h", "--verdict", "deny", "--name", "a.evil.test"}, []string{"deny unlisted dns a.evil.test"}},
 			{[]string{"--since", "2100-01-01T00:00:00Z"}, nil},
-			{[]string{"--after", "1000000"}, nil},
 		} {
 			got := l.decided(test.flags...)
 			if strings.Join(got, "\n") != strings.Join(test.want, "\n") {
@@ -131,7 +130,7 @@ func TestWhatIsLearnedLetsTheSameAgentPass(t *testing.T) {
 		l.sh(work).want(t, 0, "hello from pypi.test", "hello from www.alias.test", "SSH-2.0")
 		l.sh("getent hosts only-looked-up.test; true").want(t, 0)
 		learned := l.ctl("learn", l.name)
-		learned.want(t, 0, "pypi.test:443", "www.alias.test:8080", "ssh.test:22", "203.0.113.77:22", "203.0.113.78:443")
+		learned.want(t, 0, "pypi.test:443", "www.alias.test:8080", "ssh.test:22", `"203.0.113.77"`, `"203.0.113.78"`)
 		for _, needless := range []string{"203.0.113.10", "203.0.113.15", "only-looked-up"} {
 			if strings.Contains(learned.stdout, needless) {
 				t.Errorf("learned %s: %s", needless, learned.stdout)

@@ -74,6 +74,9 @@ func (s sandbox) command(ctx context.Context, t *testing.T, args ...string) *exe
 		"SSL_CERT_FILE="+world.CAFile(), "CURL_CA_BUNDLE="+world.CAFile(), "GIT_SSL_CAINFO="+world.CAFile(),
 		"REQUESTS_CA_BUNDLE="+world.CAFile(),
 	)
+	if s.user.attr.Credential != nil { // root's PATH may name what others may not enter
+		cmd.Env = append(cmd.Env, "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+	}
 	cmd.Env = append(cmd.Env, s.env...)
 	attr := *s.user.attr
 	cmd.SysProcAttr = &attr

@@ -166,6 +166,7 @@ func serveWebSocket(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { closeQuietly(closer(conn.CloseNow)) }()
+	conn.SetReadLimit(2 << 20)
 	for {
 		kind, message, err := conn.Read(r.Context())
 		if err != nil {
