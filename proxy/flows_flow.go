@@ -173,6 +173,10 @@ func (f *Flow) relayBy(t *tunnel) error {
 	return w.add(t)
 }
 
+// maxWorkers is how many relay workers there are at most: each moves several
+// gigabytes a second, and they share the pipes.
+const maxWorkers = 8
+
 // worker gives the worker with the fewest tunnels; the first call starts them,
 // one a processor.
 func (fs *Flows) worker() (*worker, error) {
@@ -181,7 +185,7 @@ func (fs *Flows) worker() (*worker, error) {
 	if fs.closed {
 		return nil, ErrCut
 	}
-	for n := runtime.GOMAXPROCS(0); len(fs.workers) < n; {
+	for n := min(runtime.GOMAXPROCS(0), maxWorkers); len(fs.workers) < n; {
 		w, err := newWorker(n)
 		if err != nil {
 			return nil, fmt.Errorf("start the relay: %w", err)

@@ -5,8 +5,10 @@ package proxy
 import (
 	"os"
 	"runtime"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -147,6 +149,70 @@ func TestRelayWithoutPipesCopies(t *testing.T) {
 	if err := r.wait(t); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestHeldUpFlowsHoldLittle has many clients that read nothing of what they are
+// sent, and more held up than may be held.
+func TestHeldUpFlowsHoldLittle(t *testing.T) {
+	flows, _ := newTestFlows(t)
+	if _, err := flows.worker(); err != nil {
+		t.Fatal(err)
+	}
+	workers := flows.workers
+	for _, w := range workers { // no tunnel is there yet, so nobody looks
+		w.pipes.bigMax, w.pipes.smallMax, w.heldMax = 0, 0, 256<<10
+	}
+	ln := loopbackListener(t)
+	const many = 100
+	var pumps sync.WaitGroup
+	var all []*relayed
+	for range many {
+		r, err := newRelayed(flows, ln)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.client.SetReadBuffer(4 << 10)
+		all = append(all, r)
+		pumps.Go(func() { writeOn(r.server) })
+	}
+	time.Sleep(300 * time.Millisecond)
+	// One that does read is not in the others' way.
+	brisk := startRelayed(t, flows)
+	if err := exchange(brisk.client, brisk.server, 3, 4<<20, 4<<20); err != nil {
+		t.Error(err)
+	}
+	for i, w := range workers {
+		if held, most := heldBy(w), w.heldMax+readBuffer+many*heldRead; held > most || held == 0 {
+			t.Errorf("worker %d holds %d bytes, want some, at most %d", i, held, most)
+		}
+	}
+	flows.Close() // so that the workers' own figures can be read
+	for i, w := range workers {
+		if w.held != 0 {
+			t.Errorf("worker %d holds %d bytes when every flow is over", i, w.held)
+		}
+	}
+	for _, r := range all {
+		r.client.Close()
+		r.server.Close()
+	}
+	pumps.Wait()
+}
+
+// heldBy adds up what a worker's tunnels hold.
+func heldBy(w *worker) (held int) {
+	w.mu.Lock()
+	tunnels := append([]*tunnel(nil), w.tunnels...)
+	w.mu.Unlock()
+	for _, t := range tunnels {
+		if t == nil {
+			continue
+		}
+		t.mu.Lock()
+		held += len(t.ways[clientEnd].rest) + len(t.ways[upstreamEnd].rest)
+		t.mu.Unlock()
+	}
+	return held
 }
 
 // TestPipesStayWithinAUsersQuota makes pipes as a thread without privileges, as

@@ -14,6 +14,11 @@ const (
 	// bulkLeave: a turn that spliced less than this goes back to reading, which is
 	// cheaper for little.
 	bulkLeave = 16 << 10
+	// heldMax bounds what one worker holds for receivers that have no room; beyond
+	// it only heldRead is read at a time, so that a client that opens thousands of
+	// downloads and reads none of them costs little.
+	heldMax  = 16 << 20
+	heldRead = 2 << 10
 )
 
 // move passes on what is there in one direction, until the sender has no more,
@@ -60,6 +65,9 @@ func (t *tunnel) finishWay(from int) {
 // socket, unless out-of-band data cut it short or the end is near.
 func (t *tunnel) copy(from int) int {
 	src, way, buffer := &t.ends[from], &t.ways[from], t.worker.buffer
+	if t.worker.held >= t.worker.heldMax {
+		buffer = buffer[:heldRead]
+	}
 	n, errno := readInto(src.fd, buffer)
 	switch {
 	case errno == syscall.EAGAIN:
@@ -72,13 +80,14 @@ func (t *tunnel) copy(from int) int {
 		t.ended(from)
 		return 0
 	case n == len(buffer):
-		way.bulk = true
+		way.bulk = n == readBuffer
 	case !src.urgent && !src.hung:
 		src.readable = false
 	}
 	sent := t.send(from, buffer[:n])
 	if rest := buffer[sent:n]; len(rest) > 0 && !way.done {
 		way.rest = append([]byte(nil), rest...)
+		t.worker.held += len(rest)
 	}
 	return sent
 }
@@ -115,6 +124,7 @@ func (t *tunnel) flush(from int) int {
 	dst, way := &t.ends[1-from], &t.ways[from]
 	if way.pipe == nil {
 		sent := t.send(from, way.rest)
+		t.worker.held -= sent
 		if way.rest = way.rest[sent:]; len(way.rest) == 0 {
 			way.rest = nil
 		}
@@ -192,9 +202,10 @@ func (t *tunnel) broke(from int) {
 }
 
 // discard drops what was under way.
-func (w *way) discard(p *pipes) {
-	if w.pipe != nil {
-		p.put(w.pipe)
+func (w *worker) discard(of *way) {
+	if of.pipe != nil {
+		w.pipes.put(of.pipe)
 	}
-	*w = way{done: true}
+	w.held -= len(of.rest)
+	*of = way{done: true}
 }

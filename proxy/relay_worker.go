@@ -39,6 +39,8 @@ type worker struct {
 	turns   []*tunnel // have something to do
 	spare   []*tunnel // the other turns, empty
 	pending []pending // of the events just read
+	held    int       // bytes that receivers have no room for, pipes aside
+	heldMax int
 	start   time.Time
 	now     time.Duration // since start, of the events just read
 
@@ -91,8 +93,8 @@ func newWorker(workers int) (*worker, error) {
 	return &worker{
 		poll: file, raw: raw, fd: poll, wake: wake,
 		buffer: make([]byte, readBuffer),
-		start:  time.Now(),
-		pipes:  pipes{bigMax: max(1, maxBigPipes/workers), smallMax: max(1, maxSmallPipes/workers)},
+		start:  time.Now(), heldMax: heldMax,
+		pipes: pipes{bigMax: max(1, maxBigPipes/workers), smallMax: max(1, maxSmallPipes/workers)},
 	}, nil
 }
 
@@ -278,7 +280,7 @@ func (w *worker) finish(t *tunnel, err error) {
 	t.mu.Unlock()
 
 	for i := range t.ways {
-		t.ways[i].discard(&w.pipes)
+		w.discard(&t.ways[i])
 	}
 	w.mu.Lock()
 	w.tunnels[t.slot] = nil
