@@ -321,3 +321,9 @@ func (j *joined) egress() []Chain {
 
 // String hides the secrets: they may not reach a log.
 func (s Secrets) String() string { return fmt.Sprintf("Secrets(%d bits)", 64) }
+
+// ProbeMark is the mark of probe sockets: public, since bearing it gains nothing.
+const ProbeMark uint32 = 0x70726f62
+
+// DefaultLogGroup is the NFLOG group that we use where nothing else was said.
+const DefaultLogGroup uint16 = 0x6578

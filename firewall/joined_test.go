@@ -30,8 +30,9 @@ func compiled(t testing.TB, document string, floor ...string) *policy.Compiled {
 func basicInput(c *policy.Compiled) JoinedInput {
 	return JoinedInput{
 		V4: Ports{TCP: 41001, DNS: 41002, Explicit: 41003}, V6: Ports{TCP: 41001, DNS: 41002, Explicit: 41003},
-		Own: Own{Level: 0, Cgroup: 77}, Secrets: Secrets{Mark: 0x11223344, Priority: 0x55667788},
-		ProbeMark: 0x70726f62, Policy: c, Links: []string{"lo"}, LogGroup: 7,
+		// No group has this id, which nft would list by its path.
+		Own: Own{Level: 0, Cgroup: 1<<40 + 77}, Secrets: Secrets{Mark: 0x11223344, Priority: 0x55667788},
+		ProbeMark: ProbeMark, Policy: c, Links: []string{"lo"}, LogGroup: 7,
 	}
 }
 

@@ -197,7 +197,7 @@ func (l *lab) enforce(document string, change ...func(*JoinedInput)) {
 	ports := Ports{TCP: l.listen("tcp", "127.0.0.1:0"), DNS: l.listen("udp", "127.0.0.1:0")}
 	ports6 := Ports{TCP: l.listen("tcp", "[::1]:0"), DNS: l.listen("udp", "[::1]:0")}
 	l.in = JoinedInput{
-		V4: ports, V6: ports6, Own: own, Secrets: NewSecrets(0x70726f62), ProbeMark: 0x70726f62,
+		V4: ports, V6: ports6, Own: own, Secrets: NewSecrets(ProbeMark), ProbeMark: ProbeMark,
 		Policy: compiled(l.t, document), Links: []string{"eth0"}, LogGroup: 7, NetRaw: true,
 	}
 	for _, c := range change {
