@@ -61,8 +61,8 @@ func attacks() []attack {
 		{"B17", "a foreign destination on loopback", packetOn("lo", ipv4UDP(sandboxV4, udp4))},
 		{"B15", "forwarding what is put on loopback", packetOn("lo", ipv4UDP("10.9.9.9", udp4))},
 		{"B22", "a reset of our own making", rawTCPReset},
-		{"B07", "a packet socket with a guessed mark", markedPacket(ipv4UDP(sandboxV4, udp4), ProbeMark)},
-		{"B07", "a UDP socket with the probe's mark", markedUDP(denied4+":9999", ProbeMark)},
+		{"B07", "a packet socket with a guessed mark", markedPacket(ipv4UDP(sandboxV4, udp4), int(ProbeMark))},
+		{"B07", "a UDP socket with the probe's mark", markedUDP(denied4+":9999", int(ProbeMark))},
 	}
 	for _, p := range []int{unix.IPPROTO_UDP, unix.IPPROTO_ICMP, unix.IPPROTO_GRE, unix.IPPROTO_IPIP, unix.IPPROTO_IPV6, unix.IPPROTO_SCTP, unix.IPPROTO_DCCP, unix.IPPROTO_ESP, 253} {
 		list = append(list, attack{"B04", fmt.Sprintf("raw IP protocol %d", p), rawIP(p)})
