@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/exeat/exeat/e2e/require"
 	"github.com/exeat/exeat/policy"
 )
 
@@ -70,7 +71,7 @@ func TestWithoutControlGroupsOurUIDAndSecretsTellUsApart(t *testing.T) {
 		return
 	}
 	if os.Getuid() != 0 {
-		t.Skip("needs a second uid")
+		require.Skip(t, "needs a second uid")
 	}
 	l := newLab(t)
 	l.enforce(`"no-network"`, func(in *JoinedInput) {

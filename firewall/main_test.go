@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/exeat/exeat/e2e/require"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -88,7 +90,7 @@ func cgroup2(t testing.TB) string {
 			return f[1]
 		}
 	}
-	t.Skip("needs root and a cgroup2 file system")
+	require.Skip(t, "needs root and a cgroup2 file system")
 	return ""
 }
 
@@ -96,7 +98,7 @@ func makeGroup(t testing.TB, root, name string) string {
 	t.Helper()
 	dir := filepath.Join(root, fmt.Sprintf("exeat-test-%d-%s-%s", os.Getpid(), t.Name(), name))
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Skipf("needs a control group of its own: %v", err)
+		require.Skip(t, fmt.Sprintf("needs a control group of its own: %v", err))
 	}
 	t.Cleanup(func() {
 		if err := os.Remove(dir); err != nil {
@@ -116,10 +118,14 @@ func againArgs(t testing.TB) []string {
 
 func again(t testing.TB, cmd *exec.Cmd) bool {
 	t.Helper()
+	for _, tool := range []string{"nft", "ip", "nsenter"} {
+		require.Tool(t, tool)
+	}
 	if cmd.Env == nil {
 		cmd.Env = os.Environ()
 	}
-	cmd.Env = append(cmd.Env, inside+"=1")
+	// A skip inside is counted once, by the outer process; so is it a failure there.
+	cmd.Env = append(cmd.Env, inside+"=1", "EXEAT_SKIPS=", "CI=", "EXEAT_CI=")
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
@@ -136,7 +142,7 @@ func again(t testing.TB, cmd *exec.Cmd) bool {
 	case err != nil:
 		t.Fatalf("in a namespace: %v\n%s", err, text)
 	case strings.Contains(text, "--- SKIP"):
-		t.Skip(text)
+		require.Skip(t, text)
 	case testing.Verbose():
 		t.Log(text)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/exeat/exeat/audit"
+	"github.com/exeat/exeat/e2e/require"
 	"github.com/exeat/exeat/policy"
 )
 
@@ -23,7 +24,7 @@ func TestAnEgressChainOnAnyLinkCoversLinksThatComeLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	if features.AnyLink == nil || !*features.AnyLink {
-		t.Skip("the kernel has no device prefixes (6.17)")
+		require.Skip(t, "the kernel has no device prefixes (6.17)")
 	}
 	l := newLab(t)
 	// Trap 10: nft 1.0.6 never ends listing such a chain, so it is not asked to.

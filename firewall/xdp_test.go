@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/exeat/exeat/e2e/require"
 )
 
 // agentXDP takes the first queue of eth0, from which it could send unseen.
@@ -30,7 +32,7 @@ func TestTheAgentFindsNoQueueOfALinkThatIsHeld(t *testing.T) {
 	}
 	l := newLab(t)
 	if out := l.agent("xdp"); strings.Contains(out, "not supported") {
-		t.Skip("no AF_XDP in this kernel")
+		require.Skip(t, "no AF_XDP in this kernel")
 	} else if out != "done" {
 		t.Fatalf("a free queue: %s", out)
 	}
