@@ -12,10 +12,11 @@ import (
 	"os"
 )
 
-// The state file and the one that it is renamed from.
+// The state file and the one that it is renamed from; what names are asked of.
 const (
 	stateFile     = "state.json"
 	stateFileNext = "state.json.next"
+	resolversFile = "resolvers.json"
 	// stateVersion is what this program writes; it reads no other.
 	stateVersion = 1
 	// maxState bounds what is read: a policy of the largest legal size, the phases,
@@ -98,15 +99,42 @@ func (s *FileStore) Prepare(state State) (commit func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.write(file); err != nil {
+	if err := s.write(stateFileNext, file); err != nil {
 		return nil, err
 	}
-	return func() error {
-		if err := s.dir.Rename(stateFileNext, stateFile); err != nil {
-			return err
-		}
-		return s.sync()
-	}, nil
+	return func() error { return s.rename(stateFileNext, stateFile) }, nil
+}
+
+// keepResolvers keeps what names are asked of, beside the state.
+func (s *FileStore) keepResolvers(r resolvers) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if err := s.write(resolversFile+".next", data); err != nil {
+		return err
+	}
+	return s.rename(resolversFile+".next", resolversFile)
+}
+
+// loadResolvers reads what keepResolvers kept; ErrNoState where that was nothing.
+func (s *FileStore) loadResolvers() (resolvers, error) {
+	var r resolvers
+	data, err := s.dir.ReadFile(resolversFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, ErrNoState
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &r)
+	}
+	return r, err
+}
+
+func (s *FileStore) rename(from, to string) error {
+	if err := s.dir.Rename(from, to); err != nil {
+		return err
+	}
+	return s.sync()
 }
 
 // Forget removes what was kept, so that a restart denies rather than go back to it.
@@ -118,8 +146,8 @@ func (s *FileStore) Forget() error {
 	return errors.Join(err, s.sync())
 }
 
-func (s *FileStore) write(data []byte) error {
-	f, err := s.dir.OpenFile(stateFileNext, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+func (s *FileStore) write(name string, data []byte) error {
+	f, err := s.dir.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,94 @@
+//go:build linux
+
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/exeat/exeat/dnsfilter"
+	"github.com/exeat/exeat/firewall"
+)
+
+// resolvConf is what the engine writes for a container.
+const resolvConf = "/etc/resolv.conf"
+
+// engineNamed says whether the engine has put its DNS in this namespace. The
+// sandbox may have written the file: then it goes without names of one label, or
+// we ask an engine that does not answer.
+func engineNamed() bool {
+	named, _, err := dnsfilter.ReadResolvConf(resolvConf)
+	return err == nil && slices.ContainsFunc(named, func(u dnsfilter.Upstream) bool { return u.Addr == engineDNS })
+}
+
+// discover finds the engine's DNS, and whom that asks from in here.
+func (k *Keeper) discover(ctx context.Context, kernel *firewall.Kernel) (asked netip.Addr, err error) {
+	if !engineNamed() {
+		return asked, nil
+	}
+	own, secrets := k.base.Own, firewall.NewSecrets(probeMark)
+	dialer := &ownDialer{streamEngine: k.config.NetRaw}
+	dialer.SetMultipathTCP(false)
+	if own.Cgroup == 0 {
+		// We have not taken our uid yet: for this moment ours is the one that we have.
+		own.UID = uint32(os.Getuid())
+		dialer.Control = withSecrets(secrets)
+	}
+	k.base.Resolvers.Engine = true // lets us ask
+	if err := k.shut(kernel, own, secrets); err != nil {
+		return asked, err
+	}
+	d := discovery{kernel: kernel, dial: dialer}
+	for _, h := range k.held {
+		if h.role != roleDNSPackets {
+			continue
+		}
+		conn, err := net.FilePacketConn(h.file)
+		if err != nil {
+			return asked, err
+		}
+		defer conn.Close()
+		d.packets = append(d.packets, conn)
+	}
+	k.base.Resolvers.Engine, asked, err = d.run(ctx)
+	if asked.IsValid() {
+		k.base.Resolvers.EngineUpstreams = []netip.Addr{asked}
+	}
+	for _, conn := range d.packets {
+		err = errors.Join(err, conn.SetReadDeadline(time.Time{}))
+	}
+	return asked, err
+}
+
+// withSecrets marks the sockets of a dialer as ours.
+func withSecrets(secrets firewall.Secrets) func(network, address string, c syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
+		var inner error
+		err := c.Control(func(fd uintptr) { inner = secrets.SetOnSocket(int(fd)) })
+		return errors.Join(err, inner)
+	}
+}
+
+// duplicate gives a descriptor of its own to what c holds.
+func duplicate(c syscall.Conn, name string) (*os.File, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	dup := -1
+	var inner error
+	err = raw.Control(func(fd uintptr) { dup, inner = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3) })
+	if err = errors.Join(err, inner); err != nil {
+		return nil, fmt.Errorf("duplicate a descriptor: %w", err)
+	}
+	return os.NewFile(uintptr(dup), name), nil
+}
