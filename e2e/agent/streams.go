@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
@@ -190,7 +192,8 @@ func raw(args []string) error {
 		return err
 	}
 	if len(args) > 1 && args[1] == "half" {
-		if err := conn.CloseWrite(); err != nil {
+		// A connection that was reset meanwhile tells so below.
+		if err := conn.CloseWrite(); err != nil && !errors.Is(err, syscall.ENOTCONN) {
 			return err
 		}
 	}
