@@ -26,6 +26,9 @@ type Firewall struct {
 	// byName are the addresses that have openings because of a name.
 	byName  map[string]map[netip.Addr]bool
 	pruneAt int
+	// seen are the names of addresses, kept where names are denied in an otherwise
+	// open mode.
+	seen seenNames
 	// linkIndex is which link each name stood for when it got its chain.
 	linkIndex map[string]int
 	stale     bool // the kernel may hold something else than the fields say
@@ -51,7 +54,7 @@ func New(k *Kernel, in JoinedInput, now func() time.Time) *Firewall {
 	if now == nil {
 		now = time.Now
 	}
-	return &Firewall{kernel: k, now: now, in: in, stale: true, linkIndex: map[string]int{}}
+	return &Firewall{kernel: k, now: now, in: in, stale: true, linkIndex: map[string]int{}, seen: seenNames{}}
 }
 
 // Apply puts everything in force, also what somebody else removed.
@@ -60,6 +63,7 @@ func (f *Firewall) Apply() error {
 	defer f.mu.Unlock()
 	in := f.in
 	in.Attributed = append(in.Attributed, f.attributedLocked()...)
+	in.Shut = shutOf(in.Policy, f.seen, f.now())
 	return f.applyLocked(in)
 }
 
@@ -100,8 +104,14 @@ func (f *Firewall) rememberLocked(a Attributed, now time.Time) {
 // pruneLocked forgets what the kernel has forgotten, each time that the number of
 // addresses has doubled.
 func (f *Firewall) pruneLocked(now time.Time) {
-	if len(f.openings) < f.pruneAt {
+	if len(f.openings)+len(f.seen) < f.pruneAt {
 		return
+	}
+	for addr, names := range f.seen {
+		maps.DeleteFunc(names, func(_ string, until time.Time) bool { return !until.After(now) })
+		if len(names) == 0 {
+			delete(f.seen, addr)
+		}
 	}
 	for addr, of := range f.openings {
 		maps.DeleteFunc(of, func(_ policy.Opening, until time.Time) bool { return !until.After(now) })
@@ -115,7 +125,7 @@ func (f *Firewall) pruneLocked(now time.Time) {
 			delete(f.byName, name)
 		}
 	}
-	f.pruneAt = max(1024, 2*len(f.openings))
+	f.pruneAt = max(1024, 2*(len(f.openings)+len(f.seen)))
 }
 
 // Reconfigure changes what is not policy (links, inbound ports, lockdown, the
@@ -126,6 +136,7 @@ func (f *Firewall) Reconfigure(change func(in *JoinedInput)) error {
 	in := f.in
 	in.Attributed = f.attributedLocked()
 	change(&in)
+	in.Shut = shutOf(in.Policy, f.seen, f.now())
 	return f.applyLocked(in)
 }
 
@@ -158,7 +169,11 @@ func (f *Firewall) SwapPolicy(c *policy.Compiled, attributed iter.Seq[attributio
 		in := f.in
 		in.Policy = c
 		in.Attributed = openingsOf(c, attributed, start)
-		err = f.applyLocked(in)
+		seen := seenIn(c, attributed)
+		in.Shut = shutOf(c, seen, start)
+		if err = f.applyLocked(in); err == nil {
+			f.seen = seen
+		}
 	}
 	if err != nil {
 		f.stale = true
@@ -210,12 +225,15 @@ func (f *Firewall) AddAttributed(name string, addrs []netip.Addr, ttl time.Durat
 	if f.in.Policy == nil || f.in.Lockdown {
 		return nil
 	}
+	now := f.now()
+	f.pruneLocked(now)
+	if err := f.shutNameLocked(name, addrs, ttl+attribution.Grace, now); err != nil {
+		return err
+	}
 	openings := f.in.Policy.Openings(name)
 	if len(openings) == 0 {
 		return nil
 	}
-	now := f.now()
-	f.pruneLocked(now)
 	var add []Attributed
 	for _, addr := range addrs {
 		addr = addr.Unmap()

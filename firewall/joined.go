@@ -36,6 +36,9 @@ type JoinedInput struct {
 	// StrictDestinations extends the refusal at the SYN to ports 80 and 443.
 	StrictDestinations bool
 	Attributed         []Attributed
+	// Shut are the ports of attributed addresses on which UDP is denied by name in
+	// a mode where else everything is open.
+	Shut []Attributed
 	// Inbound are the ports that the operator opened; port 0 opens them all.
 	Inbound []policy.Opening
 	// EngineDNS says that we ask the engine's DNS at 127.0.0.11; EngineUpstreams
@@ -55,10 +58,16 @@ type JoinedInput struct {
 	// MaxRedirected bounds the flows that the agent may have open to us; 0 is
 	// DefaultMaxRedirected.
 	MaxRedirected uint32
+	// MaxDirect bounds the flows that the agent may have straight out by either
+	// kind of verdict; 0 is DefaultMaxDirect.
+	MaxDirect uint32
 }
 
-// DefaultMaxRedirected leaves most of the connection table to others (B39).
-const DefaultMaxRedirected = 8192
+// The defaults leave most of the connection table (262,144) to others (B39).
+const (
+	DefaultMaxRedirected = 8192
+	DefaultMaxDirect     = 65536
+)
 
 // Ports are our listeners on the loopback address of one family; 0 is none.
 type Ports struct{ TCP, DNS, Explicit uint16 }
@@ -82,6 +91,9 @@ func rule(statements ...Statement) Rule { return NewRule(statements...) }
 func JoinedRuleset(in JoinedInput) Ruleset {
 	if in.MaxRedirected == 0 {
 		in.MaxRedirected = DefaultMaxRedirected
+	}
+	if in.MaxDirect == 0 {
+		in.MaxDirect = DefaultMaxDirect
 	}
 	j := newJoined(in)
 	inet := Table{Family: Inet, Name: TableName, Sets: j.sets, Chains: slices.Concat(
@@ -126,7 +138,7 @@ func newJoined(in JoinedInput) *joined {
 			j.mode = m
 		}
 	}
-	j.sets = policySets(in.Policy, in.Attributed)
+	j.sets = slices.Concat(policySets(in.Policy, in.Attributed), shutSets(in.Shut))
 	for _, s := range j.sets {
 		j.byName[s.Name] = s
 	}

@@ -158,6 +158,7 @@ func (j *joined) verdictChains() []Chain {
 	}
 	for _, reason := range []policy.Reason{policy.ReasonRule, policy.ReasonMode} {
 		chains = append(chains, Chain{Name: "allow_" + string(reason), Rules: []Rule{
+			rule(CTState(StateNew), CTCountOver(j.MaxDirect), Goto("deny_limit")),
 			rule(CTState(StateNew), SetCTMark(ctDirect), j.log("allow "+string(reason))),
 			rule(Goto("stamp")),
 		}})

@@ -75,6 +75,17 @@ func (j *joined) resolvers(d direction, more ...Statement) []Rule {
 	return rules
 }
 
+// shut are rules for UDP that is denied by the names of its address.
+func (j *joined) shut(d direction, verdict Statement) []Rule {
+	var rules []Rule
+	for _, f := range families() {
+		for _, s := range []Set{f.shutSet(), f.shutAnySet()} {
+			rules = append(rules, with(j.inPorts(d, s, unix.IPPROTO_UDP), verdict))
+		}
+	}
+	return rules
+}
+
 // judge decides on what goes straight out, and judge_in on the answers.
 func (j *joined) judge() Chain {
 	rules := j.listed(outgoing, listDeny, 0, Goto("deny_denied"))
@@ -96,6 +107,7 @@ func (j *joined) judge() Chain {
 				rule(L4(unix.IPPROTO_TCP), CTState(StateEstablished), Goto("deny_revoked")),
 				rule(L4(unix.IPPROTO_TCP), Goto("deny_unprotected")),
 				rule(UDPDPort(443), Goto("deny_protocol")))
+			rules = append(rules, j.shut(outgoing, Goto("deny_denied"))...)
 		}
 		rules = append(rules,
 			rule(L4(unix.IPPROTO_ICMP, unix.IPPROTO_TCP, unix.IPPROTO_UDP), Goto("allow_mode")),
@@ -152,6 +164,7 @@ func (j *joined) judgeIn() []Chain {
 	case policy.ModePublic, policy.ModeDenylist:
 		if j.names {
 			c.Rules = append(c.Rules, rule(L4(unix.IPPROTO_TCP), Drop()), rule(UDPSPort(443), Drop()))
+			c.Rules = append(c.Rules, j.shut(incoming, Drop())...)
 		}
 		c.Rules = append(c.Rules, rule(Accept()))
 		return []Chain{c}

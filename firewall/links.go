@@ -22,6 +22,7 @@ func (f *Firewall) LinkSeen(l Link) (hooked bool, err error) {
 	}
 	in := f.in
 	in.Attributed = f.attributedLocked()
+	in.Shut = shutOf(in.Policy, f.seen, f.now())
 	in.Links = slices.DeleteFunc(slices.Clone(in.Links), func(name string) bool { return name == l.Name })
 	if l.Gone {
 		// The last link that goes leaves its name, so that the next one is hooked.

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/exeat/exeat/attribution"
 	"github.com/exeat/exeat/policy"
 )
 
@@ -290,4 +291,44 @@ func agentSendFrom(args []string) error {
 	}
 	_, err = c.Write([]byte(args[2]))
 	return errors.Join(err, c.Close())
+}
+
+func TestUDPIsShutOnAddressesOfDeniedNamesAlone(t *testing.T) {
+	if !grouped(t) {
+		return
+	}
+	l := newLab(t)
+	l.enforce(`{"network_mode":"denylist","denied_hosts":["bad.example.com:8443"]}`)
+	send := func() string {
+		word, _ := parseOutcome(t, l.agent("send", net.JoinHostPort(allowed4, "8443"), "x"))
+		return word
+	}
+	hand := func(name string) {
+		t.Helper()
+		if err := l.fw.AddAttributed(name, []netip.Addr{netip.MustParseAddr(allowed4)}, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := send(); got != "done" {
+		t.Errorf("before any name was asked for: %s", got)
+	}
+	hand("bad.example.com")
+	if got := send(); got != "operation not permitted" {
+		t.Errorf("an address of a denied name alone: %s", got)
+	}
+	if got, _ := parseOutcome(t, l.agent("send", net.JoinHostPort(allowed4, "443"), "x")); got != "operation not permitted" {
+		t.Errorf("QUIC while a name is denied: %s", got)
+	}
+	hand("good.example.com")
+	if got := send(); got != "done" {
+		t.Errorf("an address of another name too: %s", got)
+	}
+	entry := attribution.Entry{Name: "bad.example.com", Addr: netip.MustParseAddr(allowed4), Expires: time.Now().Add(time.Hour)}
+	c := compiled(t, `{"network_mode":"denylist","denied_hosts":["bad.example.com:8443","worse.example.com"]}`)
+	if _, err := l.fw.SwapPolicy(c, func(yield func(attribution.Entry) bool) { yield(entry) }); err != nil {
+		t.Fatal(err)
+	}
+	if got := send(); got != "operation not permitted" {
+		t.Errorf("after a swap that knows the denied name alone: %s", got)
+	}
 }

@@ -28,7 +28,7 @@ func (f *Firewall) patchLocked(c *policy.Compiled, attributed iter.Seq[attributi
 		return false, false, nil
 	}
 	changed, names, ok := changedTargets(was, is)
-	if !ok {
+	if !ok || len(names) > 0 && deniesByName(c) {
 		return false, false, nil
 	}
 	now := f.now()

@@ -2,6 +2,8 @@ package firewall
 
 import (
 	"errors"
+	"maps"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -50,6 +52,9 @@ func (f *Firewall) survivesLocked(one flow) bool {
 	}
 	remote := one.remote.Addr()
 	r := policy.Request{Kind: policy.KindPacket, Addr: remote, Port: one.remote.Port(), Protocol: one.protocol()}
+	if r.Protocol == policy.UDP && deniesByName(c) {
+		r.Attributed = slices.Collect(maps.Keys(f.seen[remote]))
+	}
 	switch d := c.Decide(r); {
 	case d.Verdict == policy.Allow:
 		// Where a name is denied, TCP of these modes has shown none (design.md,
