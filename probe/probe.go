@@ -1,0 +1,162 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// ErrUnsupported is the answer of Run on systems without Linux namespaces.
+var ErrUnsupported = errors.New("the probe needs Linux")
+
+// Verdict is the outcome of one case. The zero value is none.
+type Verdict string
+
+// The verdicts. What could not be tried, or not be told, is NotProven.
+const (
+	Held      Verdict = "held"
+	Leak      Verdict = "leak"
+	NotProven Verdict = "not-proven"
+)
+
+// Finding is a case and what became of it.
+type Finding struct {
+	ID       string  `json:"id"`
+	Attack   string  `json:"attack"`
+	Expected string  `json:"expected"`
+	Seen     string  `json:"seen"`
+	Verdict  Verdict `json:"verdict"`
+	// Why says why a case is not proven.
+	Why string `json:"why,omitempty"`
+	// Marker is in the payload of what was sent: a far side that counts it knows
+	// more than can be seen from inside.
+	Marker string `json:"marker,omitempty"`
+}
+
+// Report is what a run found.
+type Report struct {
+	Cases     []Finding `json:"cases"`
+	Held      int       `json:"held"`
+	Leaks     int       `json:"leaks"`
+	NotProven int       `json:"not_proven"`
+}
+
+// add counts a finding.
+func (r *Report) add(f Finding) {
+	r.Cases = append(r.Cases, f)
+	switch f.Verdict {
+	case Held:
+		r.Held++
+	case Leak:
+		r.Leaks++
+	case NotProven:
+		r.NotProven++
+	}
+}
+
+// Aim is where the attacks go. Nothing of it may be allowed by the policy, but
+// for Through and AllowedName.
+type Aim struct {
+	// IPv4 and IPv6 are the addresses to reach; the default is of the
+	// documentation ranges, where nobody is.
+	IPv4, IPv6 netip.Addr
+	// Name is a name to reach; the default ends in .invalid (RFC 2606).
+	Name string
+	// Through is an allowed IPv4 address, for what hides behind one; none where
+	// invalid.
+	Through netip.Addr
+	// AllowedName is a name that the policy allows; none where empty.
+	AllowedName string
+}
+
+// The addresses and the name that are attacked where nothing else is said.
+var (
+	deniedIPv4 = netip.AddrFrom4([4]byte{203, 0, 113, 66})
+	deniedIPv6 = netip.MustParseAddr("2001:db8:a::66")
+)
+
+const deniedName = "probe.exeat.invalid"
+
+// withDefaults fills in what was left out.
+func (a Aim) withDefaults() Aim {
+	if !a.IPv4.IsValid() {
+		a.IPv4 = deniedIPv4
+	}
+	if !a.IPv6.IsValid() {
+		a.IPv6 = deniedIPv6
+	}
+	if a.Name == "" {
+		a.Name = deniedName
+	}
+	return a
+}
+
+// Options say what Run tries. The zero value is every case.
+type Options struct {
+	Aim Aim
+	// IDs, where not empty, are the rows to try.
+	IDs []string
+	// Safe leaves out what could disturb the sandbox.
+	Safe bool
+	// Marker begins the marker of every case; it should differ from run to run.
+	Marker string
+	// SocketMark, where not zero, is put on every socket (SO_MARK): the mark by
+	// which an engine's own probe is judged as the agent. It takes NET_ADMIN.
+	SocketMark uint32
+	// Child makes a command line, of a program that calls Child with these
+	// arguments first thing, for what has to be tried by a process of its own. Nil
+	// leaves such cases not proven.
+	Child func(args ...string) []string
+}
+
+// caseTime bounds a case, which otherwise waits for answers that do not come.
+const caseTime = 5 * time.Second
+
+// selected are the cases that o asks for.
+func (o Options) selected() ([]Case, error) {
+	for _, id := range o.IDs {
+		if _, known := RowOf(id); !known {
+			return nil, fmt.Errorf("no case %q: the catalogue goes from B01 to B79", id)
+		}
+	}
+	return slices.DeleteFunc(Cases(), func(c Case) bool {
+		return o.Safe && c.Disturbs || len(o.IDs) > 0 && !slices.Contains(o.IDs, c.ID)
+	}), nil
+}
+
+// Run tries the cases one after the other, from the process that it is called in,
+// and gives what it found. Everything that it opened is closed again and every
+// file that it changed is as before. An ended context ends it with an error.
+func Run(ctx context.Context, o Options) (Report, error) {
+	cases, err := o.selected()
+	if err != nil {
+		return Report{}, err
+	}
+	if o.Marker == "" {
+		o.Marker = "exeat-probe"
+	}
+	o.Aim = o.Aim.withDefaults()
+	return runCases(ctx, o, cases)
+}
+
+// Schedule runs a probe again and again, the first time at once, and hands each
+// outcome to report. It returns when ctx ends.
+func Schedule(ctx context.Context, every time.Duration, run func(context.Context) (Report, error), report func(Report, error)) {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		found, err := run(ctx)
+		if ctx.Err() != nil {
+			return // cut short: that it found nothing says nothing
+		}
+		report(found, err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
