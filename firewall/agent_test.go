@@ -36,6 +36,7 @@ func agentActions() map[string]func(args []string) error {
 		"attack":   agentAttack,
 		"xdp":      agentXDP,
 		"hold":     agentHold,
+		"probe":    agentProbe,
 		"serve":    agentServe,
 		"engine":   agentEngine,
 		"sendfrom": agentSendFrom,

@@ -118,7 +118,7 @@ func againArgs(t testing.TB) []string {
 
 func again(t testing.TB, cmd *exec.Cmd) bool {
 	t.Helper()
-	for _, tool := range []string{"nft", "ip", "nsenter"} {
+	for _, tool := range []string{"nft", "ip", "nsenter", "setpriv"} {
 		require.Tool(t, tool)
 	}
 	if cmd.Env == nil {

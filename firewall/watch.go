@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,7 +33,33 @@ func OpenWatchRules(k *Kernel) (*WatchRules, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := f.ignore(port); err != nil {
+		return nil, errors.Join(err, f.close())
+	}
 	return &WatchRules{feed: f, ours: port, table: TableName}, nil
+}
+
+// ignore has the kernel drop what tells of requests from a port, lest a large
+// swap of ours overflows the socket and looks like somebody else's change.
+func (f *feed) ignore(port uint32) error {
+	raw, err := f.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	// The port stands at offset 12 of the header, in native order; the filter
+	// loads it as if it were big-endian.
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 12},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: binary.BigEndian.Uint32(native32(port))},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff},
+	}
+	filter := &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+	var attachErr error
+	err = raw.Control(func(fd uintptr) {
+		attachErr = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, filter)
+	})
+	return errors.Join(err, os.NewSyscallError("setsockopt(SO_ATTACH_FILTER)", attachErr))
 }
 
 // Run reports until the context ends, which is no error. what says in a few

@@ -84,6 +84,15 @@ func TestForeignChangesToOurTablesAreNoticedAndOursAreNot(t *testing.T) {
 	if _, err := fw.SwapPolicy(compiled(t, `"no-network"`), nil); err != nil {
 		t.Fatal(err)
 	}
+	large := policy.Compile(hosts(40000), policy.Options{})
+	for _, c := range []*policy.Compiled{large, compiled(t, `"no-network"`), large} {
+		if _, err := fw.SwapPolicy(c, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := fw.SwapPolicy(compiled(t, `"no-network"`), nil); err != nil {
+		t.Fatal(err)
+	}
 	sh(t, "nft add table inet other; nft add chain inet other c")
 	if got := said(); got != "" {
 		t.Errorf("our own changes and other tables were reported:\n%s", got)
