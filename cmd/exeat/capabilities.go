@@ -26,7 +26,7 @@ yes, no, or "unknown" where it could not be probed. Without SANDBOX it is what
 			if len(args) == 0 && flag.socket == "" {
 				return s.writeCapabilities(sealed.Capabilities())
 			}
-			c, _, err := flag.take(args)
+			c, _, err := flag.take(cmd.Context(), s.err, args)
 			if err != nil {
 				return err
 			}

@@ -63,6 +63,7 @@ Exit status: 0 all are allowed, 1 any is denied.`,
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "the policy: a `FILE`, or - for standard input")
 	cmd.Flags().StringVarP(&sandbox, "sandbox", "s", "", "the policy in force in `SANDBOX`")
+	flag.engineFlag.register(cmd)
 	cmd.Flags().StringVar(&flag.socket, "socket", "", "the policy in force at the control socket at `PATH`")
 	cmd.Flags().StringArrayVar(&floor, "floor", nil, "a `TARGET` that the enforcement point denies in every mode (repeatable)")
 	return cmd
@@ -75,7 +76,7 @@ func (s *streams) explainInForce(ctx context.Context, flag sandboxFlag, sandbox 
 	if flag.socket == "" {
 		names = []string{sandbox}
 	}
-	c, _, err := flag.take(names)
+	c, _, err := flag.take(ctx, s.err, names)
 	if err != nil {
 		return err
 	}

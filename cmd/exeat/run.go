@@ -30,6 +30,7 @@ type runFlags struct {
 	asRoot        bool
 	proxyEnv      bool
 	quiet         bool
+	container     containerFlags
 }
 
 func newRunCommand(s *streams) *cobra.Command {
@@ -48,12 +49,16 @@ what was allowed and denied goes to standard error.
 As root, CMD runs as the user who called sudo; with --as-root, or where nobody
 did, as root with a container's capabilities.
 
+With --image, CMD runs in a container of that image instead, behind a sidecar that
+is started first, and both are removed afterwards.
+
 Exit status: CMD's own, 128+N when it ended by signal N; 125 when exeat refused
 or failed to start it, 126 when CMD is not executable, 127 when it is not found.`,
 		Example: `  exeat run --allow pypi.org --allow files.pythonhosted.org -- pip install requests
   exeat run --mode public --floor metadata.internal -- ./agent
   exeat run --phases task.toml --phase agent --name task-17 -- ./agent
-  exeat run --policy policy.json --log audit.jsonl -- bash`,
+  exeat run --policy policy.json --log audit.jsonl -- bash
+  exeat run --image python:3 --allow pypi.org --allow files.pythonhosted.org -- pip install requests`,
 		Args: arguments(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return refused(s.run(cmd.Context(), flags, args))
@@ -78,6 +83,7 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	flags.BoolVar(&f.asRoot, "as-root", false, "as root, stay root instead of becoming the user who called sudo")
 	flags.BoolVar(&f.proxyEnv, "proxy-env", false, "set HTTP_PROXY and its like, for clients that must be told of a proxy")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "print no summary at the end")
+	f.container.register(cmd)
 	for _, name := range []string{"policy", "phases", "log"} {
 		if err := cmd.MarkFlagFilename(name); err != nil {
 			panic(err) // the flag is not defined: a mistake in this function
@@ -161,9 +167,22 @@ const (
 
 // run is `exeat run`: it returns once the command has ended and nothing is left.
 func (s *streams) run(ctx context.Context, flags runFlags, args []string) error {
+	if flags.container.image != "" {
+		return s.runContainer(ctx, flags, args)
+	}
+	if err := flags.container.unused(); err != nil {
+		return err
+	}
 	in, err := s.readRun(flags, args)
 	if err != nil {
 		return err
 	}
 	return s.runSealed(ctx, in)
+}
+
+// closing runs a clean-up whose failure can only be told.
+func (s *streams) closing(what string, end func() error) {
+	if err := end(); err != nil {
+		s.complain("exeat: close the %s: %v", what, err)
+	}
 }

@@ -80,13 +80,6 @@ func (s *streams) runSealed(ctx context.Context, in runInput) error {
 	return nil
 }
 
-// closing runs a clean-up whose failure can only be told.
-func (s *streams) closing(what string, end func() error) {
-	if err := end(); err != nil {
-		s.complain("exeat: close the %s: %v", what, err)
-	}
-}
-
 // setUp wires what the flags say.
 func (s *streams) setUp(in runInput) (sidecar.Setup, error) {
 	var setup sidecar.Setup

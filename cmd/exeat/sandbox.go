@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -9,13 +10,17 @@ import (
 	"github.com/exeat/exeat/policy"
 )
 
-// sandboxFlag says which sandbox a command is for: an argument that names it, or
-// the path of its control socket.
-type sandboxFlag struct{ socket string }
+// sandboxFlag says which sandbox a command is for: an argument that names it, here
+// or among a container engine's, or the path of its control socket.
+type sandboxFlag struct {
+	engineFlag
+	socket string
+}
 
 // register adds --socket to a command whose first argument is otherwise the
 // sandbox's name.
 func (f *sandboxFlag) register(cmd *cobra.Command) {
+	f.engineFlag.register(cmd)
 	cmd.Flags().StringVar(&f.socket, "socket", "", "the control socket at `PATH`, instead of SANDBOX")
 	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 || f.socket != "" {
@@ -47,36 +52,36 @@ func (f *sandboxFlag) arguments(low, high int) cobra.PositionalArgs {
 	}
 }
 
-// take gives the sandbox's client, and the arguments that are left.
-func (f *sandboxFlag) take(args []string) (*client.Client, []string, error) {
+// take gives the sandbox's client, and the arguments that are left. What would undo
+// a container's guard is complained of on stderr.
+func (f *sandboxFlag) take(ctx context.Context, stderr io.Writer, args []string) (guarded, []string, error) {
 	if f.socket != "" {
-		return client.New(f.socket), args, nil
+		return guarded{Client: client.New(f.socket)}, args, nil
 	}
-	c, err := named(args[0])
-	return c, args[1:], err
-}
-
-// named gives a client of the sandbox that is called name.
-func named(name string) (*client.Client, error) {
-	if err := checkName(name); err != nil {
-		return nil, err
-	}
-	return client.New(socketPath(name)), nil
+	g, err := f.open(ctx, stderr, args[0])
+	return g, args[1:], err
 }
 
 // sandboxCommand makes a command whose first argument is a sandbox: run gets its
 // client and what other arguments there are.
 func sandboxCommand(cmd *cobra.Command, low, high int, run func(ctx context.Context, c *client.Client, args []string) error) *cobra.Command {
+	return guardedCommand(cmd, low, high, func(ctx context.Context, g guarded, args []string) error {
+		return run(ctx, g.Client, args)
+	})
+}
+
+// guardedCommand is sandboxCommand for one that is also told of the container.
+func guardedCommand(cmd *cobra.Command, low, high int, run func(ctx context.Context, g guarded, args []string) error) *cobra.Command {
 	var flag sandboxFlag
 	flag.register(cmd)
 	cmd.Args = flag.arguments(low, high)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c, rest, err := flag.take(args)
+		g, rest, err := flag.take(cmd.Context(), cmd.ErrOrStderr(), args)
 		if err != nil {
 			return err
 		}
-		defer c.Close()
-		return run(cmd.Context(), c, rest)
+		defer g.Close()
+		return run(cmd.Context(), g, rest)
 	}
 	return cmd
 }
@@ -91,7 +96,7 @@ func (s *streams) eitherPolicy(ctx context.Context, flag sandboxFlag, file strin
 	case !sandbox:
 		return policy.Document{}, usagef("say which policy: a SANDBOX or -f FILE")
 	}
-	c, _, err := flag.take(args)
+	c, _, err := flag.take(ctx, s.err, args)
 	if err != nil {
 		return policy.Document{}, err
 	}

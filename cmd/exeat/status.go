@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/exeat/exeat/control/api"
-	"github.com/exeat/exeat/control/client"
 )
 
 func newStatusCommand(s *streams) *cobra.Command {
@@ -19,11 +18,12 @@ func newStatusCommand(s *streams) *cobra.Command {
 		Long:    "Prints the state of a sandbox. Exit status 1 where it is not ready: then everything is denied.",
 		Example: "  exeat status task-17\n  exeat status --socket /run/exeat.sock -o json",
 	}
-	return sandboxCommand(cmd, 0, 0, func(ctx context.Context, c *client.Client, _ []string) error {
-		status, err := c.Status(ctx)
+	return guardedCommand(cmd, 0, 0, func(ctx context.Context, g guarded, _ []string) error {
+		status, err := g.Status(ctx)
 		if err != nil {
 			return err
 		}
+		status.Health = append(status.Health, unsafeHealth(g.car)...)
 		if err := s.writeStatus(status); err != nil {
 			return err
 		}

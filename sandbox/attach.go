@@ -1,0 +1,139 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Refused is a container that has something which would undo the guard.
+type Refused struct{ Findings []Finding }
+
+// Error implements error: one finding a line, each with its remedy.
+func (e *Refused) Error() string {
+	lines := make([]string, 0, len(e.Findings)+1)
+	lines = append(lines, "refused, for the guard could be undone:")
+	for _, f := range e.Findings {
+		lines = append(lines, "  "+f.String())
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Target is a running container that is fit to be attached to.
+type Target struct {
+	Container Container
+	// Unsafe are the findings that were let pass.
+	Unsafe []Finding
+}
+
+// Target looks at a running container and at all that share its network
+// namespace. With unsafe what would undo the guard is let pass, but not what
+// leaves nothing to attach to.
+func (e *Engine) Target(ctx context.Context, name string, netRaw, unsafe bool) (Target, error) {
+	all, err := e.running(ctx)
+	if err != nil {
+		return Target{}, err
+	}
+	target, err := targetOf(all, name, netRaw)
+	if err != nil {
+		return target, err
+	}
+	var refused *Refused
+	switch c := target.Container; {
+	case len(target.Unsafe) == 0:
+		return target, nil
+	case !unsafe, c.Network == "host", c.Network == "none", c.Owner() != "":
+		refused = &Refused{target.Unsafe}
+		return target, refused
+	}
+	return target, nil
+}
+
+// targetOf finds the container called name, and what there is to be found.
+func targetOf(all []Container, name string, netRaw bool) (Target, error) {
+	var target Target
+	for _, c := range all {
+		if means(c, name) {
+			target.Container = c
+		}
+	}
+	if target.Container.ID == "" {
+		return target, fmt.Errorf("%w that runs: %s", ErrNoContainer, name)
+	}
+	for _, car := range sidecarsOf(all) {
+		if car.ID == target.Container.ID {
+			return target, fmt.Errorf("%s is a sidecar itself", name)
+		}
+		for _, c := range car.Joined {
+			if c.ID == target.Container.ID {
+				return target, fmt.Errorf("%s is guarded already, by sidecar %s", name, car.Title())
+			}
+		}
+	}
+	target.Unsafe = Findings(target.Container, Look{NetRaw: netRaw})
+	for _, c := range all {
+		if c.Owner() == target.Container.ID {
+			target.Unsafe = append(target.Unsafe, Findings(c, Look{Joined: true, NetRaw: netRaw})...)
+		}
+	}
+	return target, nil
+}
+
+// StopRestarting sets a container's restart policy to no, lest it come back into
+// a namespace that nobody guards (bypass.md B42). It says whether it had another.
+func (e *Engine) StopRestarting(ctx context.Context, c Container) (changed bool, err error) {
+	if c.Restart == "no" {
+		return false, nil
+	}
+	if _, err := e.output(ctx, "update", "--restart=no", c.ID); err != nil {
+		return false, fmt.Errorf("its restart policy %q would bring it back into a namespace that nobody guards, and cannot be changed (%w): start it with --restart=no", c.Restart, err)
+	}
+	return true, nil
+}
+
+// Pause stops every process of a container until Resume.
+func (e *Engine) Pause(ctx context.Context, container string) error {
+	_, err := e.output(ctx, "pause", container)
+	return err
+}
+
+// Resume ends a pause.
+func (e *Engine) Resume(ctx context.Context, container string) error {
+	_, err := e.output(ctx, "unpause", container)
+	return err
+}
+
+// Attach starts a sidecar in the network namespace of a paused target; prepare is
+// called when it is ready, with its id. After an error the sidecar is gone, and
+// whatever rules it loaded are left.
+func (e *Engine) Attach(ctx context.Context, t Target, s Spec, prepare func(context.Context, string) error) (string, error) {
+	s.Attach, s.Unsafe = t.Container.ID, t.Unsafe
+	id, err := e.Start(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	if err := prepare(ctx, id); err != nil {
+		return "", errors.Join(err, e.Remove(context.WithoutCancel(ctx), id))
+	}
+	return id, nil
+}
+
+// Try makes a container with arguments of the engine's run, looks at it, and
+// removes it again, never started: a *Refused says what would undo the guard that
+// it is to join.
+func (e *Engine) Try(ctx context.Context, name string, args []string) error {
+	out, err := e.output(ctx, append([]string{"create", "--name", name}, args...)...)
+	if err != nil {
+		return err
+	}
+	id := strings.TrimSpace(string(out))
+	made, err := e.Inspect(ctx, id)
+	if removeErr := e.Remove(context.WithoutCancel(ctx), id); err != nil || removeErr != nil {
+		return errors.Join(err, removeErr)
+	}
+	if found := Findings(made[0], Look{Joined: true}); len(found) > 0 {
+		return &Refused{found}
+	}
+	return nil
+}

@@ -1,0 +1,123 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// ErrNotGuarded says that a container is there and no sidecar guards it.
+var ErrNotGuarded = errors.New("no sidecar guards it")
+
+// Sidecars lists every sidecar that runs, with what is behind it.
+func (e *Engine) Sidecars(ctx context.Context) ([]Sidecar, error) {
+	all, err := e.running(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return sidecarsOf(all), nil
+}
+
+// running inspects every container that runs.
+func (e *Engine) running(ctx context.Context) ([]Container, error) {
+	out, err := e.output(ctx, "ps", "--quiet", "--no-trunc")
+	if err != nil {
+		return nil, err
+	}
+	containers, err := e.Inspect(ctx, strings.Fields(string(out))...)
+	if errors.Is(err, ErrNoContainer) {
+		return e.oneByOne(ctx, strings.Fields(string(out)))
+	}
+	return containers, err
+}
+
+// oneByOne inspects containers of which some have gone meanwhile.
+func (e *Engine) oneByOne(ctx context.Context, ids []string) ([]Container, error) {
+	var found []Container
+	for _, id := range ids {
+		c, err := e.Inspect(ctx, id)
+		if err != nil && !errors.Is(err, ErrNoContainer) {
+			return nil, err
+		}
+		found = append(found, c...)
+	}
+	return found, nil
+}
+
+// sidecarsOf finds the sidecars among all containers and who is behind each.
+func sidecarsOf(all []Container) []Sidecar {
+	var cars []Sidecar
+	for _, c := range all {
+		if c.Labels[labelSidecar] == "" {
+			continue
+		}
+		car := Sidecar{Container: c}
+		owner := c.ID
+		if attached := c.Labels[labelAttached]; attached != "" {
+			owner = attached
+		}
+		for _, other := range all {
+			if other.ID != c.ID && (other.ID == owner || other.Owner() == owner) {
+				car.Joined = append(car.Joined, other)
+			}
+		}
+		cars = append(cars, car)
+	}
+	slices.SortFunc(cars, func(a, b Sidecar) int { return strings.Compare(a.Title(), b.Title()) })
+	return cars
+}
+
+// Lookup gives the sidecar that name means: its own name or id, or those of a
+// container behind it.
+func (e *Engine) Lookup(ctx context.Context, name string) (Sidecar, error) {
+	all, err := e.running(ctx)
+	if err != nil {
+		return Sidecar{}, err
+	}
+	cars := sidecarsOf(all)
+	for _, car := range cars {
+		if car.Title() == name || means(car.Container, name) {
+			return car, nil
+		}
+	}
+	for _, car := range cars {
+		if slices.ContainsFunc(car.Joined, func(c Container) bool { return means(c, name) }) {
+			return car, nil
+		}
+	}
+	for _, c := range all {
+		if means(c, name) {
+			return Sidecar{}, fmt.Errorf("container %s: %w", name, ErrNotGuarded)
+		}
+	}
+	return Sidecar{}, fmt.Errorf("%w that runs: %s", ErrNoContainer, name)
+}
+
+// means says whether a name or an id (its beginning, of 12 digits at least, as
+// engines print it) is a container's.
+func means(c Container, name string) bool {
+	return c.Name == name || len(name) >= 12 && strings.HasPrefix(c.ID, name)
+}
+
+// Any is Lookup for a sidecar that may have ended, too.
+func (e *Engine) Any(ctx context.Context, name string) (Sidecar, error) {
+	car, err := e.Lookup(ctx, name)
+	if !errors.Is(err, ErrNoContainer) {
+		return car, err
+	}
+	out, listErr := e.output(ctx, "ps", "--all", "--quiet", "--no-trunc", "--filter", "label="+labelSidecar+"="+name)
+	if listErr != nil {
+		return car, listErr
+	}
+	ids := strings.Fields(string(out))
+	if len(ids) == 0 {
+		return car, err
+	}
+	found, err := e.Inspect(ctx, ids[0])
+	if err != nil {
+		return car, err
+	}
+	return Sidecar{Container: found[0]}, nil
+}
