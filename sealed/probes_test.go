@@ -3,6 +3,7 @@
 package sealed
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -81,6 +82,16 @@ func probeIOURing([]string) int {
 		return say(errno)
 	}
 	return say(nil)
+}
+
+// probeRequestKey has the kernel call the host's /sbin/request-key: that there is
+// none, or that it has no such key, says that it was called.
+func probeRequestKey([]string) int {
+	_, err := unix.RequestKey("user", "exeat:probe", "out", unix.KEY_SPEC_PROCESS_KEYRING)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOKEY) {
+		err = nil
+	}
+	return say(err)
 }
 
 // probeI386 calls the kernel by its 32 bit entry: mov eax, 20 (getpid); int 0x80; ret.

@@ -34,7 +34,13 @@ const x32Bit = 0x40000000
 // protocolSMC is IPPROTO_SMC: an SMC socket under the name of an internet one.
 const protocolSMC = 256
 
-type architecture struct{ audit, socket, socketpair, ioctl, ioURingSetup uint32 }
+type architecture struct {
+	audit, socket, socketpair, ioctl, ioURingSetup uint32
+	// keys are add_key, request_key and keyctl. The kernel carries a request_key
+	// (of type dns_resolver above all) to /sbin/request-key in the host's own
+	// namespaces, and the session's keyring is one with the host's (keyrings(7)).
+	keys [3]uint32
+}
 
 // filterProgram refuses the system calls that reach past the network namespace
 // (bypass B74, B78); everything else is allowed. go-seccomp-bpf compares whole
@@ -81,6 +87,10 @@ func filterProgram(a architecture) []bpf.Instruction {
 		refuse(unix.EPERM),
 	})...)
 	program = append(program, nr(a.ioURingSetup, []bpf.Instruction{refuse(unix.EPERM)})...)
+	for _, call := range a.keys {
+		// As in a kernel without CONFIG_KEYS, which programs know how to do without.
+		program = append(program, nr(call, []bpf.Instruction{refuse(unix.ENOSYS)})...)
+	}
 	return append(program, bpf.RetConstant{Val: seccompAllow})
 }
 
