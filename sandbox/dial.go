@@ -14,10 +14,11 @@ import (
 	"time"
 
 	"github.com/exeat/exeat/control/client"
+	"github.com/exeat/exeat/sandbox/inside"
 )
 
 // ControlSocket is where exeatd listens inside its container.
-const ControlSocket = "/run/exeat/control.sock"
+const ControlSocket = inside.ControlSocket
 
 // Client gives a client of a sidecar, by the engine's exec stream: it works
 // wherever the engine's command line does.

@@ -1,0 +1,75 @@
+package inside
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path"
+)
+
+// The exit statuses.
+const (
+	statusDone  = 0
+	statusNo    = 1
+	statusUsage = 2
+)
+
+// ControlSocket is where exeatd listens inside its container.
+const ControlSocket = "/run/exeat/control.sock"
+
+// Call is how a program was called.
+type Call struct {
+	Args     []string // without the program's name
+	Env      func(name string) string
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// Program runs and gives its exit status.
+type Program func(context.Context, Call) int
+
+// Find gives the program of a name, which may be a path.
+func Find(name string) (Program, bool) {
+	switch path.Base(name) {
+	case "exeat":
+		return exeat, true
+	case "network-policy":
+		return networkPolicy, true
+	case "harbor-egress":
+		return harbor, true
+	case "test", "[":
+		return test(path.Base(name)), true
+	case "sh":
+		return shell, true
+	}
+	return nil, false
+}
+
+// complain writes a line to standard error; where that cannot be written there is
+// nowhere left to say so.
+func (c Call) complain(format string, args ...any) { fmt.Fprintf(c.Err, format+"\n", args...) }
+
+// socket is the control socket of the sidecar that we are in.
+func (c Call) socket() string {
+	if path := c.Env("EXEAT_CONTROL"); path != "" {
+		return path
+	}
+	return ControlSocket
+}
+
+// exeat is as much of the orchestrator's command as its own exec stream needs.
+func exeat(ctx context.Context, c Call) int {
+	socket := c.socket()
+	switch {
+	case len(c.Args) == 3 && c.Args[0] == "dial" && c.Args[1] == "--socket":
+		socket = c.Args[2]
+	case len(c.Args) != 1 || c.Args[0] != "dial":
+		c.complain("exeat: in the image there is `exeat dial` alone, which the exeat outside talks through: run it there")
+		return statusUsage
+	}
+	if err := Dial(ctx, socket, c.In, c.Out); err != nil {
+		c.complain("exeat: %v", err)
+		return statusNo
+	}
+	return statusDone
+}
