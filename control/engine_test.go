@@ -26,7 +26,26 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv(dialVariable); path != "" {
 		os.Exit(dialAsChild(path))
 	}
+	if path := os.Getenv(listenVariable); path != "" {
+		os.Exit(listenAsChild(path))
+	}
 	goleak.VerifyTestMain(m)
+}
+
+// listenVariable makes this binary a listener at the path that it holds.
+const listenVariable = "EXEAT_TEST_LISTEN"
+
+// listenAsChild is a process that listens and answers nothing.
+func listenAsChild(path string) int {
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return 1
+	}
+	for {
+		if _, err := l.Accept(); err != nil {
+			return 0
+		}
+	}
 }
 
 // dialAsChild asks for the status and prints what came of it.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"unsafe"
 
@@ -111,6 +112,42 @@ func SameNamespaces() (func(Peer) error, error) {
 		}
 		return nil
 	}, nil
+}
+
+// CheckServer says whether the process that listens at the other end of conn, a Unix
+// connection, is of our own process namespace: one in a sandbox, with the user's uid,
+// could have put its own socket where an engine's is looked for, and claim that a
+// swap was made. The engine hides the rest of itself (PR_SET_DUMPABLE), so that this
+// goes by its pidfd alone.
+func CheckServer(conn net.Conn) error {
+	unixConn, ok := conn.(*net.UnixConn)
+	if !ok {
+		return fmt.Errorf("a %T has no peer credentials", conn)
+	}
+	peer, err := peerOf(unixConn)
+	if err != nil {
+		return fmt.Errorf("the credentials of who listens can't be read: %w", err)
+	}
+	defer peer.close()
+	if peer.pidfd < 0 && peer.PID > 0 {
+		if peer.pidfd, err = unix.PidfdOpen(peer.PID, 0); err != nil {
+			return fmt.Errorf("process %d, which listens, can't be held: %w", peer.PID, err)
+		}
+	}
+	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", peer.pidfd))
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(info)) {
+		// The number in each process namespace from ours down to its own.
+		if numbers, ok := strings.CutPrefix(line, "NSpid:"); ok {
+			if f := strings.Fields(numbers); len(f) != 1 || f[0] == "0" || f[0] == "-1" {
+				return fmt.Errorf("process %d, which listens, is not of this process namespace: an engine would be", peer.PID)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("process %d, which listens, has ended", peer.PID)
 }
 
 type nsID struct{ dev, ino uint64 }

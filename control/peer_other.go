@@ -16,3 +16,6 @@ func (p *Peer) close() {}
 
 // SameNamespaces fails: there are no namespaces here.
 func SameNamespaces() (func(Peer) error, error) { return nil, errNoPeers }
+
+// CheckServer fails: local engines run on Linux only.
+func CheckServer(net.Conn) error { return errNoPeers }

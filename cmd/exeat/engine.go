@@ -53,11 +53,11 @@ func (f engineFlag) open(ctx context.Context, stderr io.Writer, name string) (gu
 	}
 	local := socketPath(name)
 	if _, err := os.Lstat(local); err == nil || !errors.Is(err, fs.ErrNotExist) {
-		return guarded{Client: client.New(local)}, nil
+		return guarded{Client: localClient(local)}, nil
 	}
 	engine, err := f.find(ctx)
 	if errors.Is(err, sandbox.ErrNoEngine) && !f.named() {
-		return guarded{Client: client.New(local)}, nil // which says that nobody answers there
+		return guarded{Client: localClient(local)}, nil // which says that nobody answers there
 	}
 	if err != nil {
 		return guarded{}, err

@@ -1,13 +1,18 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/exeat/exeat/control"
+	"github.com/exeat/exeat/control/client"
 )
 
 const socketSuffix = ".sock"
@@ -44,6 +49,51 @@ func makeRuntimeDir(dir string) error {
 // socketPath is where the sandbox called name listens.
 func socketPath(name string) string {
 	return filepath.Join(runtimeDir(), name+socketSuffix)
+}
+
+// localClient gives a client of the local sandbox whose control socket is at path.
+// It speaks to an engine only: a process in another of the user's sandboxes may have
+// put its own socket there.
+func localClient(path string) *client.Client {
+	return client.NewDialer(path, func(ctx context.Context) (net.Conn, error) {
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, "unix", path)
+		if err != nil {
+			return nil, err
+		}
+		if err := control.CheckServer(conn); err != nil {
+			return nil, errors.Join(fmt.Errorf("no engine listens there: %w", err), conn.Close())
+		}
+		return conn, nil
+	})
+}
+
+// controlDirs are where the control sockets of this user's sandboxes are, ours (which
+// is there already) and those that are started in other environments: each is hidden
+// in a sandbox. What is not there cannot be hidden, and could be made from inside, so
+// that our own are made.
+func controlDirs() []string {
+	dirs := []string{runtimeDir()}
+	own := strconv.Itoa(os.Getuid())
+	for _, id := range []string{own, os.Getenv("SUDO_UID")} {
+		if _, err := strconv.Atoi(id); err != nil {
+			continue
+		}
+		for _, temporary := range []string{os.TempDir(), "/tmp"} {
+			dir := filepath.Join(temporary, "exeat-"+id)
+			if id == own {
+				// One that is not to be made here, nobody inside can make either.
+				if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+					continue
+				}
+			}
+			// A link would hide what it leads to.
+			if info, err := os.Lstat(dir); err == nil && info.IsDir() {
+				dirs = append(dirs, dir)
+			}
+		}
+	}
+	return dirs
 }
 
 // localNames lists the sandboxes that have a control socket, answering or not.

@@ -103,7 +103,7 @@ func psOf(ctx context.Context, name string) (row psRow, alive bool) {
 	ctx, cancel := context.WithTimeout(ctx, psTimeout)
 	defer cancel()
 	row = psRow{Name: name, Socket: socketPath(name)}
-	c := client.New(row.Socket)
+	c := localClient(row.Socket)
 	defer c.Close()
 	status, err := c.Status(ctx)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -44,7 +43,7 @@ func (s *streams) runSealed(ctx context.Context, in runInput) error {
 	defer kill()
 	box, err := sealed.Start(ctx, sealed.Spec{
 		Args: in.args, AsRoot: in.flags.asRoot, Keep: in.flags.keep,
-		HideDirs: []string{filepath.Dir(in.socket)}, RemoveOnParentDeath: []string{in.socket},
+		HideDirs: controlDirs(), RemoveOnParentDeath: []string{in.socket},
 		AddHosts: hostEntries(setup.DNS.Pins),
 	})
 	if err != nil {
