@@ -13,6 +13,7 @@ import (
 type Container struct {
 	ID      string
 	Name    string
+	Image   string // its id
 	Labels  map[string]string
 	Running bool
 	Paused  bool
@@ -53,6 +54,7 @@ func (c Container) Owner() string {
 type inspected struct {
 	ID    string `json:"Id"`
 	Name  string
+	Image string
 	State struct {
 		Running, Paused bool
 		Pid             int
@@ -105,7 +107,7 @@ func parseInspect(data []byte) ([]Container, error) {
 	containers := make([]Container, 0, len(answers))
 	for _, a := range answers {
 		c := Container{
-			ID: a.ID, Name: strings.TrimPrefix(a.Name, "/"), Labels: a.Config.Labels,
+			ID: a.ID, Name: strings.TrimPrefix(a.Name, "/"), Image: a.Image, Labels: a.Config.Labels,
 			Running: a.State.Running, Paused: a.State.Paused, PID: a.State.Pid,
 			Network: a.HostConfig.NetworkMode, PIDMode: a.HostConfig.PidMode,
 			Privileged: a.HostConfig.Privileged, Restart: a.HostConfig.RestartPolicy.Name,

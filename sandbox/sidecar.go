@@ -11,6 +11,7 @@ import (
 
 	"github.com/exeat/exeat/control/api"
 	"github.com/exeat/exeat/control/client"
+	"github.com/exeat/exeat/policy"
 )
 
 // DefaultImage is the sidecar's image as `make image` names it.
@@ -231,9 +232,19 @@ func (e *Engine) Remove(ctx context.Context, container string) error {
 // the namespace for its own.
 func (s Sidecar) Attached() string { return s.Labels[labelAttached] }
 
-// Open removes the rules from a sidecar's namespace, so that everything is let
-// through. It is the one call that does.
-func (e *Engine) Open(ctx context.Context, s Sidecar) error {
-	_, err := e.output(ctx, "exec", s.ID, "/exeatd", "open")
+// Shut puts no-network in force, so that what the rules let straight out ends too
+// when nobody is there any more.
+func (e *Engine) Shut(ctx context.Context, s Sidecar) error {
+	c := e.Client(s.ID)
+	defer c.Close()
+	_, err := c.Swap(ctx, api.SwapRequest{Policy: &policy.Document{Mode: policy.ModeNoNetwork}})
+	return err
+}
+
+// Open removes the rules from the namespace of a container whose sidecar is gone,
+// so that everything is let through. It is the one call that does.
+func (e *Engine) Open(ctx context.Context, container, image string) error {
+	_, err := e.output(ctx, "run", "--rm", "--network", "container:"+container, "--cap-drop", "ALL", "--cap-add", "NET_ADMIN",
+		"--security-opt", "no-new-privileges", "--read-only", "--entrypoint", "/exeatd", image, "open")
 	return err
 }

@@ -246,9 +246,9 @@ func newDetachCommand(s *streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "detach SANDBOX",
 		Short: "Remove the sidecar of an attached container",
-		Long: `Removes the sidecar that "exeat attach" started. The rules stay, and nobody is left
-to let anything through: the container reaches nothing. With --open the rules are
-removed first, and it reaches everything.`,
+		Long: `Removes the sidecar that "exeat attach" started, once no-network is in force. The
+rules stay: the container reaches nothing. With --open they are removed as well,
+and it reaches everything.`,
 		Example: "  exeat detach task-17\n  exeat detach task-17 --open",
 		Args:    arguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -263,13 +263,13 @@ removed first, and it reaches everything.`,
 			if car.Attached() == "" {
 				return usagef("%s was not attached: use exeat down", args[0])
 			}
-			if open {
-				if err := engine.Open(cmd.Context(), car); err != nil {
-					return fmt.Errorf("remove the rules (they stand, and so does the sidecar): %w", err)
-				}
-			}
-			if err := engine.Remove(cmd.Context(), car.ID); err != nil {
+			if err := s.shutAndRemove(cmd.Context(), engine, car); err != nil {
 				return err
+			}
+			if open {
+				if err := engine.Open(cmd.Context(), car.Attached(), car.Image); err != nil {
+					return fmt.Errorf("the sidecar is gone and the rules are not: nothing is reached: %w", err)
+				}
 			}
 			return s.writeDetached(args[0], open)
 		},

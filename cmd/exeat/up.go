@@ -227,8 +227,8 @@ func newDownCommand(s *streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "down NAME",
 		Short: "Remove the sidecar that \"exeat up\" started",
-		Long: `Removes the sidecar. A container that is still behind it keeps the rules, and
-nobody to let anything through: it reaches nothing.`,
+		Long: `Removes the sidecar, once no-network is in force where a container is still behind
+it. That one keeps the rules, and reaches nothing.`,
 		Example: "  exeat down task-17",
 		Args:    arguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -246,11 +246,22 @@ nobody to let anything through: it reaches nothing.`,
 			for _, c := range car.Joined {
 				s.complain("exeat: warning: container %s is still behind it, and reaches nothing from now on", c.Name)
 			}
-			return engine.Remove(cmd.Context(), car.ID)
+			return s.shutAndRemove(cmd.Context(), engine, car)
 		},
 	}
 	flag.register(cmd)
 	return cmd
+}
+
+// shutAndRemove removes a sidecar and leaves nothing open behind it, as far as it
+// still answers.
+func (s *streams) shutAndRemove(ctx context.Context, engine *sandbox.Engine, car sandbox.Sidecar) error {
+	if car.Running && len(car.Joined) > 0 {
+		if err := engine.Shut(ctx, car); err != nil {
+			s.complain("exeat: warning: no-network could not be put in force first, so addresses that the policy lists are still reached: %v", err)
+		}
+	}
+	return engine.Remove(ctx, car.ID)
 }
 
 // noSidecar gives what the engine does not know the status of what does not answer.

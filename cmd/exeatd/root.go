@@ -66,7 +66,7 @@ and that over the file.`,
 		SilenceErrors: true, // status writes them
 		SilenceUsage:  true,
 	}
-	root.AddCommand(newHealthcheckCommand(p), newVersionCommand(p), newWorkerCommand(p))
+	root.AddCommand(newHealthcheckCommand(p), newVersionCommand(p), newWorkerCommand(p), newOpenCommand())
 	root.SetOut(p.out)
 	root.SetErr(p.err)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
