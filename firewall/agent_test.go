@@ -34,6 +34,7 @@ func agentActions() map[string]func(args []string) error {
 		"flood":    agentFlood,
 		"talk":     agentTalk,
 		"attack":   agentAttack,
+		"attacks":  agentAttacks,
 		"xdp":      agentXDP,
 		"hold":     agentHold,
 		"probe":    agentProbe,

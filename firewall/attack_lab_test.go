@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -18,15 +19,12 @@ func TestNoWayRoundCarriesAByteOut(t *testing.T) {
 		"no-network": `"no-network"`,
 	}
 	show := func(prefix string) map[string]int {
-		said := map[string]string{}
-		for i, a := range attacks() {
-			said[a.name] = l.agent("attack", a.name, fmt.Sprintf("%s-%d-marker", prefix, i))
-		}
+		said := strings.Split(l.agent("attacks", prefix), "\n")
 		l.settle()
 		got := map[string]int{}
 		for i, a := range attacks() {
 			got[a.name] = l.count(fmt.Sprintf("%s-%d-marker", prefix, i))
-			t.Logf("%s: %s %s: %s, %d frames", prefix, a.row, a.name, said[a.name], got[a.name])
+			t.Logf("%s: %s %s: %s, %d frames", prefix, a.row, a.name, said[i], got[a.name])
 		}
 		return got
 	}

@@ -84,7 +84,7 @@ func TestForeignChangesToOurTablesAreNoticedAndOursAreNot(t *testing.T) {
 	if _, err := fw.SwapPolicy(compiled(t, `"no-network"`), nil); err != nil {
 		t.Fatal(err)
 	}
-	large := policy.Compile(hosts(40000), policy.Options{})
+	large := policy.Compile(hosts(10000), policy.Options{})
 	for _, c := range []*policy.Compiled{large, compiled(t, `"no-network"`), large} {
 		if _, err := fw.SwapPolicy(c, nil); err != nil {
 			t.Fatal(err)
