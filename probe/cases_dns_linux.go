@@ -67,12 +67,12 @@ func questionOf(network string, to netip.AddrPort, name string, qtype uint16) qu
 
 // ask sends a query and waits for its answer.
 func (a *attempt) ask(q query) answer {
-	c, err := a.dialer(2*time.Second).DialContext(a.ctx, q.network, q.to.String())
+	c, err := a.dialer(time.Second).DialContext(a.ctx, q.network, q.to.String())
 	if err != nil {
 		return answer{err: err}
 	}
 	defer (&conn{Conn: c}).end()
-	if err := c.SetDeadline(a.within(1500 * time.Millisecond)); err != nil {
+	if err := c.SetDeadline(a.within(time.Second)); err != nil {
 		return answer{err: err}
 	}
 	message := q.message

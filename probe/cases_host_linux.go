@@ -20,17 +20,19 @@ func hostCases() []Case {
 	}
 }
 
-// engines are the processes of the enforcement that we can see.
+// engines are the processes of the enforcement that we can see, by the names
+// that they run under.
 func engines() []int {
-	names, err := filepath.Glob("/proc/[0-9]*/comm")
+	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		return nil
 	}
 	var found []int
 	for _, path := range names {
-		comm, err := os.ReadFile(path)
+		line, err := os.ReadFile(path)
 		pid, bad := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		if err == nil && bad == nil && pid != os.Getpid() && strings.HasPrefix(string(comm), "exeat") {
+		name, _, _ := strings.Cut(string(line), "\x00")
+		if err == nil && bad == nil && pid != os.Getpid() && strings.HasPrefix(filepath.Base(name), "exeat") {
 			found = append(found, pid)
 		}
 	}
@@ -53,8 +55,8 @@ func robProcesses(*attempt) sight {
 				return leak("%s/%s can be read", dir, name)
 			}
 		}
-		if _, err := os.ReadDir(dir + "/fd"); err == nil {
-			return leak("%s/fd can be listed", dir)
+		if opened := openDescriptor(dir); opened != "" {
+			return leak("%s can be followed", opened)
 		}
 		if err := stealDescriptor(pid); err == nil {
 			return leak("a descriptor of process %d was taken (pidfd_getfd)", pid)
@@ -64,6 +66,21 @@ func robProcesses(*attempt) sight {
 		}
 	}
 	return held("%d processes of exeat in sight, each shut", len(pids))
+}
+
+// openDescriptor gives one that can be followed to what it is open on. Their
+// numbers alone are no secret.
+func openDescriptor(dir string) string {
+	links, err := filepath.Glob(dir + "/fd/*")
+	if err != nil {
+		return ""
+	}
+	for _, link := range links {
+		if to, err := os.Readlink(link); err == nil {
+			return link + " (" + to + ")"
+		}
+	}
+	return ""
 }
 
 func stealDescriptor(pid int) error {

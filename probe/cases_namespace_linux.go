@@ -176,11 +176,7 @@ func dialListeners(a *attempt) sight {
 	listeners := foreignListeners()
 	var seen []string
 	for _, l := range listeners {
-		s := a.stream(l.local, fmt.Sprintf("CONNECT %s:443 HTTP/1.1\r\nHost: %s:443\r\n\r\n", a.IPv4, a.IPv4))
-		if s.verdict == Leak && !strings.Contains(s.seen, "HTTP/1.1 2") {
-			// The resolver's TCP port does not speak HTTP; only a tunnel is a leak.
-			s = held("no tunnel: %s", s.seen)
-		}
+		s := a.tunnel(l.local)
 		if s.verdict != Held {
 			return s
 		}
@@ -190,6 +186,34 @@ func dialListeners(a *attempt) sight {
 		return unproven(noListener, "there is nothing to dial")
 	}
 	return held("%d listeners: %s", len(seen), seen[0])
+}
+
+// tunnel asks a proxy for one to the denied address, and shows a denied name in
+// it: that the address is taken decides nothing yet.
+func (a *attempt) tunnel(proxy netip.AddrPort) sight {
+	c, s := a.connect(proxy)
+	if c == nil {
+		return s
+	}
+	defer c.end()
+	if _, err := fmt.Fprintf(c, "CONNECT %s:443 HTTP/1.1\r\nHost: %s:443\r\n\r\n", a.IPv4, a.IPv4); err != nil {
+		return c.silent(err)
+	}
+	b := make([]byte, 4096)
+	n, err := c.Read(b)
+	switch said := string(b[:n]); {
+	case err != nil:
+		return c.silent(err)
+	case !strings.HasPrefix(said, "HTTP/1.1 2"):
+		if s := c.judge(b[:n], 0); s.verdict == Held {
+			return s
+		}
+		return held("no tunnel: %.40q", said) // the resolver's port does not speak HTTP
+	}
+	if _, err := c.Write(helloParts{name: []byte(a.Name)}.clientHello()); err != nil {
+		return c.silent(err)
+	}
+	return c.hear(21)
 }
 
 // abstractSockets looks for one that is named as ours.

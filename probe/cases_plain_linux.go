@@ -68,8 +68,12 @@ func embedded(prefix string, at int) func(*attempt) netip.Addr {
 	}
 }
 
-// nowhere is the sight of an attack whose destination is not there.
-func nowhere(what string) sight {
+// nowhere is the sight of an attack whose destination is not there. Where there
+// is no link at all, that is what holds.
+func (a *attempt) nowhere(what string) sight {
+	if a.link == nil {
+		return held("there is no link but lo")
+	}
 	return unproven("not tried", "this namespace has no "+what)
 }
 
@@ -78,7 +82,7 @@ func udp(to func(*attempt) netip.Addr, port uint16) func(*attempt) sight {
 	return func(a *attempt) sight {
 		addr := to(a)
 		if !addr.IsValid() {
-			return nowhere("default gateway")
+			return a.nowhere("default gateway")
 		}
 		return a.sent(a.datagram(netip.AddrPortFrom(addr, port), nil))
 	}
@@ -120,7 +124,7 @@ func wantRefusals(fd, family int) error {
 
 func broadcast(a *attempt) sight {
 	if a.link == nil {
-		return nowhere("link but lo")
+		return a.nowhere("link but lo")
 	}
 	return a.sent(a.datagram(netip.AddrPortFrom(broadcastOf(a.link), udpPort), func(fd int) error {
 		return setOption(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1, "SO_BROADCAST")
@@ -149,7 +153,7 @@ func broadcastOf(link *net.Interface) netip.Addr {
 func multicast(group netip.Addr) func(*attempt) sight {
 	return func(a *attempt) sight {
 		if a.link == nil {
-			return nowhere("link but lo")
+			return a.nowhere("link but lo")
 		}
 		return a.sent(a.datagram(netip.AddrPortFrom(group, 5353), func(fd int) error {
 			if group.Is4() {
@@ -163,26 +167,30 @@ func multicast(group netip.Addr) func(*attempt) sight {
 
 func fastOpen(a *attempt) sight {
 	const tcpFastOpenNoCookie = 34
+	inside := false
 	err := a.withSocket(unix.AF_INET, unix.SOCK_STREAM, 0, func(fd int) error {
 		if err := setOption(fd, unix.IPPROTO_TCP, tcpFastOpenNoCookie, 1, "TCP_FASTOPEN_NO_COOKIE"); err != nil {
 			return err
 		}
 		to := netip.AddrPortFrom(a.IPv4, tcpPort)
 		err := unix.Sendto(fd, []byte(a.marker), unix.MSG_FASTOPEN|unix.MSG_DONTWAIT, sockaddr(to))
+		inside = socketEndsHere(fd)
 		if err != nil && !errors.Is(err, unix.EINPROGRESS) {
 			return os.NewSyscallError("sendto(MSG_FASTOPEN)", err)
 		}
 		return a.streamError(fd)
 	})
-	return a.connected(err)
+	return a.connectedRaw(err, inside)
 }
 
 func multipath(a *attempt) sight {
+	inside := false
 	err := a.withSocket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, unix.IPPROTO_MPTCP, func(fd int) error {
 		err := unix.Connect(fd, sockaddr(netip.AddrPortFrom(a.IPv4, tcpPort)))
 		if err != nil && !errors.Is(err, unix.EINPROGRESS) {
 			return os.NewSyscallError("connect", err)
 		}
+		inside = socketEndsHere(fd)
 		if err := a.streamError(fd); !errors.Is(err, errSilent) {
 			return err
 		}
@@ -191,7 +199,7 @@ func multipath(a *attempt) sight {
 		}
 		return a.streamError(fd)
 	})
-	return a.connected(err)
+	return a.connectedRaw(err, inside)
 }
 
 func ping(to func(*attempt) netip.Addr) func(*attempt) sight {
@@ -231,7 +239,7 @@ func sourceRoute(a *attempt) sight {
 // to another link (Linux 5.7 needs no capability for that).
 func boundToLink(a *attempt) sight {
 	if a.link == nil {
-		return nowhere("link but lo")
+		return a.nowhere("link but lo")
 	}
 	err := a.datagram(netip.AddrPortFrom(a.IPv4, 53), func(fd int) error {
 		return os.NewSyscallError("setsockopt(SO_BINDTODEVICE)", unix.BindToDevice(fd, a.link.Name))

@@ -19,7 +19,7 @@ func tcp(to func(*attempt) netip.Addr, port uint16) func(*attempt) sight {
 	return func(a *attempt) sight {
 		addr := to(a)
 		if !addr.IsValid() {
-			return nowhere("default gateway")
+			return a.nowhere("default gateway")
 		}
 		at := netip.AddrPortFrom(addr, port)
 		return a.stream(at, fmt.Sprintf("GET /%s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", a.marker, at))
@@ -48,11 +48,11 @@ type conn struct {
 
 // connect connects; where that fails, or proves something, conn is nil.
 func (a *attempt) connect(to netip.AddrPort) (*conn, sight) {
-	c, err := a.dialer(2*time.Second).DialContext(a.ctx, "tcp", to.String())
+	c, err := a.dialer(time.Second).DialContext(a.ctx, "tcp", to.String())
 	if err != nil {
 		return nil, a.connected(err)
 	}
-	if err := c.SetDeadline(a.within(3 * time.Second)); err != nil {
+	if err := c.SetDeadline(a.within(2 * time.Second)); err != nil {
 		return nil, unproven(err.Error(), "the connection is gone")
 	}
 	local, err := netip.ParseAddrPort(c.LocalAddr().String())
@@ -61,16 +61,35 @@ func (a *attempt) connect(to netip.AddrPort) (*conn, sight) {
 
 // connected judges a connection that failed.
 func (a *attempt) connected(err error) sight {
+	var network net.Error
 	switch errno := errnoOf(err); {
 	case err == nil, errors.Is(err, errSilent):
 		return unproven("connected", noFarSide)
 	case errno == unix.ECONNREFUSED, errno == unix.EHOSTUNREACH:
 		return held("%s", short(err))
-	case errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.As(err, &network) && network.Timeout():
 		return unproven("no answer", noFarSide)
 	default:
 		return a.sent(err)
 	}
+}
+
+// connectedRaw is connected for a socket of our own making; a reset counts where
+// the connection ended in this namespace.
+func (a *attempt) connectedRaw(err error, inside bool) sight {
+	if inside && errnoOf(err) == unix.ECONNRESET {
+		return held("reset, by a listener of this namespace")
+	}
+	return a.connected(err)
+}
+
+// socketEndsHere is endsHere for a descriptor.
+func socketEndsHere(fd int) bool {
+	name, err := unix.Getsockname(fd)
+	if local, ok := name.(*unix.SockaddrInet4); ok && err == nil {
+		return endsHere(netip.AddrPortFrom(netip.AddrFrom4(local.Addr), uint16(local.Port)))
+	}
+	return false
 }
 
 // short is an error without the addresses that net.OpError repeats.
@@ -150,7 +169,7 @@ func isWhole(answer []byte, tlsRecord byte) bool {
 func (c *conn) silent(err error) sight {
 	seen := "no answer"
 	switch {
-	case errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.EPIPE):
+	case errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.EPIPE), errors.Is(err, unix.ENOTCONN):
 		seen = "reset"
 	case errors.Is(err, io.EOF):
 		seen = "closed without a word"

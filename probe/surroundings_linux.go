@@ -14,7 +14,8 @@ import (
 
 // surroundings are what a program sees of the namespace that it is in.
 type surroundings struct {
-	// link is the first one that is up and not lo; nil where there is none.
+	// link is that of the default route, or the first one that is up and not lo;
+	// nil where there is none.
 	link *net.Interface
 	// source4 and source6 are our addresses on it, or on lo where there is none.
 	source4, source6   netip.Addr
@@ -31,19 +32,36 @@ func look() (surroundings, error) {
 		return s, err
 	}
 	for _, l := range links {
-		loopback := l.Flags&net.FlagLoopback != 0
-		if l.Flags&net.FlagUp == 0 || s.link != nil && loopback {
+		if l.Flags&net.FlagUp == 0 || l.Flags&net.FlagLoopback != 0 {
 			continue
 		}
-		if !loopback && s.link == nil {
-			s.link, s.source4, s.source6 = &l, netip.Addr{}, netip.Addr{}
+		if s.link == nil || l.Name == defaultLink() {
+			s.link = &l
 		}
-		s.addressesOf(l)
+	}
+	for _, l := range links {
+		if s.link == nil || l.Index == s.link.Index {
+			s.addressesOf(l)
+		}
 	}
 	s.gateway4 = defaultGateway("/proc/net/route", readRoute4)
 	s.gateway6 = defaultGateway("/proc/net/ipv6_route", readRoute6)
 	s.seccomp = statusField("Seccomp:") == "2"
 	return s, nil
+}
+
+// defaultLink names the link of the IPv4 default route.
+func defaultLink() string {
+	data, err := os.ReadFile("/proc/net/route")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(data)) {
+		if f := strings.Fields(line); len(f) > 7 && f[1] == "00000000" && f[7] == "00000000" {
+			return f[0]
+		}
+	}
+	return ""
 }
 
 // addressesOf takes the first address of each family that is not loopback's.
