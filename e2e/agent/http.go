@@ -197,7 +197,7 @@ func download(c *http.Client, target string, started func()) string {
 // upload sends without end to the path /upload of the target's host.
 func upload(c *http.Client, target string, started func()) string {
 	base, _, _ := strings.Cut(target, "/endless")
-	request, err := http.NewRequest(http.MethodPost, base+"/upload", &endless{after: 64, started: started})
+	request, err := http.NewRequest(http.MethodPost, base+"/upload", &endless{after: 8, started: started})
 	if err != nil {
 		return err.Error()
 	}
@@ -209,7 +209,7 @@ func upload(c *http.Client, target string, started func()) string {
 	return response.Status
 }
 
-// endless is a body that calls started after so many reads.
+// endless is a body that calls started after so many reads, 10 ms apart.
 type endless struct {
 	after   int
 	started func()
@@ -219,6 +219,7 @@ func (e *endless) Read(p []byte) (int, error) {
 	if e.after--; e.after == 0 {
 		e.started()
 	}
+	time.Sleep(10 * time.Millisecond)
 	return len(p), nil
 }
 

@@ -23,6 +23,7 @@ import (
 //	/                 "hello from HOST"
 //	/bytes?n=N        N bytes of a fixed pattern, with Content-Length
 //	/endless?every=D  an endless download, a 16 KiB chunk every D (default: as fast as it goes)
+//	/paced?n=N&every=D  N bytes of the pattern, a 16 KiB chunk every D
 //	/upload           the SHA-256 and length of the request's body
 //	/late?after=D     the first byte after D
 //	/sse, /ndjson     five events 100 ms apart, flushed one by one
@@ -36,6 +37,7 @@ func (w *World) handler(dir string, rpc *grpc.Server) http.Handler {
 	})
 	mux.HandleFunc("/bytes", serveBytes)
 	mux.HandleFunc("/endless", serveEndless)
+	mux.HandleFunc("/paced", serveBytes)
 	mux.HandleFunc("/upload", serveUpload)
 	mux.HandleFunc("/late", func(rw http.ResponseWriter, r *http.Request) {
 		select {
@@ -107,12 +109,20 @@ func serveBytes(rw http.ResponseWriter, r *http.Request) {
 	}
 	rw.Header().Set("Content-Length", strconv.FormatInt(n, 10))
 	rw.Header().Set("Content-Type", "application/octet-stream")
+	every := duration(r, "every", 0)
 	for n > 0 {
 		chunk := pattern[:min(n, int64(len(pattern)))]
 		if _, err := rw.Write(chunk); err != nil {
 			return
 		}
 		n -= int64(len(chunk))
+		if every == 0 {
+			continue
+		}
+		select {
+		case <-time.After(every):
+		case <-r.Context().Done():
+		}
 	}
 }
 
