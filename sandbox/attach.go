@@ -1,9 +1,11 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 )
 
@@ -109,6 +111,13 @@ func (e *Engine) Resume(ctx context.Context, container string) error {
 // whatever rules it loaded are left.
 func (e *Engine) Attach(ctx context.Context, t Target, s Spec, prepare func(context.Context, string) error) (string, error) {
 	s.Attach, s.Unsafe = t.Container.ID, t.Unsafe
+	if s.FindResolver {
+		resolvers, err := e.resolvers(ctx, t.Container, cmp.Or(s.Image, DefaultImage))
+		if err != nil {
+			return "", fmt.Errorf("find the resolver (or name it: --resolver ADDR): %w", err)
+		}
+		s.Args = append(resolvers, s.Args...)
+	}
 	id, err := e.Start(ctx, s)
 	if err != nil {
 		return "", err
@@ -117,6 +126,41 @@ func (e *Engine) Attach(ctx context.Context, t Target, s Spec, prepare func(cont
 		return "", errors.Join(err, e.Remove(context.WithoutCancel(ctx), id))
 	}
 	return id, nil
+}
+
+// resolvers asks the engine whom containers of the target's network resolve by: a
+// container of our own is made in it for a moment, for the target's file may have
+// been written by the target (bypass.md B46). The engine's own resolver is left to
+// exeatd to find.
+func (e *Engine) resolvers(ctx context.Context, c Container, image string) ([]string, error) {
+	args := []string{"run", "--rm", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--read-only", "--entrypoint", "/exeat"}
+	if len(c.Networks) > 0 {
+		args = append(args, "--network", c.Networks[0])
+	}
+	for _, server := range c.DNS {
+		args = append(args, "--dns", server)
+	}
+	out, err := e.output(ctx, append(args, image, "resolv.conf")...)
+	if err != nil {
+		return nil, err
+	}
+	return nameservers(string(out)), nil
+}
+
+// nameservers gives --resolver for every server of a resolv.conf(5) that is not on
+// loopback.
+func nameservers(file string) []string {
+	var args []string
+	for line := range strings.Lines(file) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 || fields[0] != "nameserver" {
+			continue
+		}
+		if addr, err := netip.ParseAddr(fields[1]); err == nil && addr.Zone() == "" && !addr.IsLoopback() {
+			args = append(args, "--resolver="+addr.String())
+		}
+	}
+	return args
 }
 
 // Try makes a container with arguments of the engine's run, looks at it, and

@@ -36,6 +36,7 @@ func (e *Engine) dial(ctx context.Context, container string, command ...string) 
 	}
 	live, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	cmd := e.Command(live, append([]string{"exec", "-i", container}, command...)...)
+	apart(cmd)
 	conn := &execConn{where: container, engine: e.name, cmd: cmd, cancel: cancel, ended: make(chan struct{})}
 	theirIn, ourOut, err := os.Pipe()
 	if err != nil {

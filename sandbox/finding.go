@@ -134,6 +134,9 @@ func mounted(source string) string {
 	if strings.HasSuffix(source, "docker.sock") || strings.HasSuffix(source, "podman.sock") || strings.HasSuffix(source, "containerd.sock") {
 		return "through which it can start containers that are not guarded"
 	}
+	if source == "/" {
+		return "which is the host's whole file system"
+	}
 	places := forbidden()
 	for _, place := range sortedKeys(places) {
 		switch {
@@ -142,7 +145,7 @@ func mounted(source string) string {
 				continue // a file of these is no way out by itself
 			}
 			return places[place]
-		case source == "/", strings.HasPrefix(place, source+"/"):
+		case strings.HasPrefix(place, source+"/"):
 			return "which holds " + place + ", " + places[place]
 		}
 	}

@@ -42,6 +42,8 @@ type Spec struct {
 	Publish []string
 	// NoNetRaw says that no sandbox has NET_RAW, so that nothing has to hold it.
 	NoNetRaw bool
+	// FindResolver says that no resolver was named.
+	FindResolver bool
 	// Unsafe are findings that were let pass.
 	Unsafe []Finding
 	// EngineArgs are further arguments of the engine's run, Args of exeatd.
@@ -82,6 +84,9 @@ func (s Spec) runArgs() []string {
 	args = append(args, s.Image, "--control", ControlSocket, "--state", StateDir)
 	if s.NoNetRaw {
 		args = append(args, "--sandbox-net-raw=no")
+	}
+	if s.FindResolver && s.Attach == "" {
+		args = append(args, "--resolver-from-file") // nobody has joined yet who could have written it
 	}
 	return append(args, s.Args...)
 }

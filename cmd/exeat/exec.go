@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/exeat/exeat/control/api"
+	"github.com/exeat/exeat/control/client"
 	"github.com/exeat/exeat/policy"
 	"github.com/exeat/exeat/sandbox"
 )
@@ -42,6 +43,9 @@ func newExecCommand(s *streams) *cobra.Command {
 first and, whatever becomes of CMD, the one of --then (no-network by default)
 afterwards. The phase is a lease that is renewed while CMD runs: should exeat be
 killed, the sandbox enters --then by itself within 30 seconds.
+
+A CMD that exeat was ended before goes on in the container, in the phase of --then:
+engines have no way to end it from outside.
 
 SANDBOX is a container behind a sidecar, or its sidecar where one container alone
 is behind it.
@@ -158,9 +162,19 @@ func (s *streams) inPhase(ctx context.Context, box guarded, flags execFlags, run
 // thenTimeout is how long entering what follows may take.
 const thenTimeout = 20 * time.Second
 
+// enterThen enters what follows. A stream that broke is tried once more: entering
+// twice does no harm.
 func enterThen(ctx context.Context, box guarded, then *api.Then) error {
 	ctx, cancel := context.WithTimeout(ctx, thenTimeout)
 	defer cancel()
+	err := enter(ctx, box, then)
+	if errors.Is(err, client.ErrUnreachable) {
+		err = enter(ctx, box, then)
+	}
+	return err
+}
+
+func enter(ctx context.Context, box guarded, then *api.Then) error {
 	if then.Phase != "" {
 		_, err := box.EnterPhase(ctx, then.Phase, api.EnterRequest{})
 		return err

@@ -48,7 +48,7 @@ func (f *sidecarFlags) register(cmd *cobra.Command) {
 
 // input is what the flags come to, checked as far as it can be without an engine.
 func (f *sidecarFlags) input(s *streams, name string) (sandbox.Spec, beginning, error) {
-	spec := sandbox.Spec{Name: name, Image: f.image, EngineArgs: f.sidecarArgs}
+	spec := sandbox.Spec{Name: name, Image: f.image, EngineArgs: f.sidecarArgs, FindResolver: len(f.resolvers) == 0}
 	if err := checkName(name); err != nil {
 		return spec, beginning{}, err
 	}

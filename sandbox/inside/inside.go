@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"path"
 )
 
@@ -57,10 +58,26 @@ func (c Call) socket() string {
 	return ControlSocket
 }
 
+// resolvConf prints the file as the engine wrote it for a container that nobody
+// else has been in (bypass.md B46).
+func (c Call) resolvConf() int {
+	data, err := os.ReadFile("/etc/resolv.conf")
+	if err == nil {
+		_, err = c.Out.Write(data)
+	}
+	if err != nil {
+		c.complain("exeat: %v", err)
+		return statusNo
+	}
+	return statusDone
+}
+
 // exeat is as much of the orchestrator's command as its own exec stream needs.
 func exeat(ctx context.Context, c Call) int {
 	socket := c.socket()
 	switch {
+	case len(c.Args) == 1 && c.Args[0] == "resolv.conf":
+		return c.resolvConf()
 	case len(c.Args) == 3 && c.Args[0] == "dial" && c.Args[1] == "--socket":
 		socket = c.Args[2]
 	case len(c.Args) != 1 || c.Args[0] != "dial":
