@@ -48,13 +48,13 @@ func (s *session) connect(h head) bool {
 	if !ok {
 		return false
 	}
-	if _, err := c.tcp.Write([]byte(established)); err != nil {
-		reset(up.tcp)
-		return false
-	}
+	_, err := c.tcp.Write([]byte(established))
 	c.deadline(noDeadline)
 	c.first.Store(nobody)
-	if err := s.rewind(); err != nil {
+	if err = errors.Join(err, s.rewind()); err != nil {
+		if up.tcp != nil {
+			s.p.record(v) // nobody is left to say more, and it was reached
+		}
 		reset(up.tcp)
 		return false
 	}

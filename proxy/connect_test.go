@@ -90,6 +90,25 @@ func TestConnectIsJudgedByItsAuthorityAndByWhatIsInside(t *testing.T) {
 	}
 }
 
+func TestAConnectWithoutAWordIsLogged(t *testing.T) {
+	cert := newCertificates(t, "allowed.test")
+	r := newConnectRig(t, onlyAllowed, cert)
+	c, _, resp := connectTo(t, r.explicit(), "allowed.test:443")
+	if resp.StatusCode != 200 {
+		t.Fatal(resp.Status)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e := r.log.decision(t)
+	if e.Verdict != policy.Allow || e.Channel != audit.ChannelConnect || e.Name != "allowed.test" || !e.Addr.IsValid() {
+		t.Errorf("decision %+v", e)
+	}
+	if n := len(r.dials()); n != 1 {
+		t.Errorf("%d dials", n)
+	}
+}
+
 func TestConnectCarriesServerFirstAndClearHTTP(t *testing.T) {
 	cert := newCertificates(t, "allowed.test")
 	r := newConnectRig(t, onlyAllowed, cert)

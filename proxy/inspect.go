@@ -90,7 +90,7 @@ func (p *Proxy) inspect(ctx context.Context, c *client, up upstream) {
 	case s.wire == wireHTTP2:
 		p.serveHTTP2(ctx, c, w)
 	case s.closed:
-		p.leave(c, pol)
+		p.leave(c, pol, w.up)
 	default:
 		subj := c.opaque()
 		if s.finding != policy.FindingNone {
@@ -102,11 +102,18 @@ func (p *Proxy) inspect(ctx context.Context, c *client, up upstream) {
 
 // leave is for a client that connected and went without a word, as port scanners
 // and preconnecting browsers do: where it was going is judged, and recorded only
-// when that was nowhere.
-func (p *Proxy) leave(c *client, pol *policy.Compiled) {
+// when that was nowhere, or when up says that a CONNECT had it reached already.
+func (p *Proxy) leave(c *client, pol *policy.Compiled, up upstream) {
 	subj := c.base()
 	subj.channel = audit.ChannelOpaque
-	if v := p.judge(pol, subj); v.Verdict != policy.Allow {
+	if up.tcp != nil {
+		subj.channel = audit.ChannelConnect
+	}
+	v := p.judge(pol, subj)
+	if up.tcp != nil && v.Verdict == policy.Allow {
+		v.direct = up.addr
+	}
+	if up.tcp != nil || v.Verdict != policy.Allow {
 		p.record(v)
 	}
 }

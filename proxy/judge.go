@@ -109,7 +109,30 @@ func (p *Proxy) judgeClaimed(c *policy.Compiled, s subject) verdict {
 // opens says that an address target allows addr, whatever is shown there.
 func (p *Proxy) opens(c *policy.Compiled, addr netip.Addr, port uint16) bool {
 	d := c.Decide(policy.Request{Addr: addr, Port: port, Protocol: policy.TCP})
-	return d.Verdict == policy.Allow && d.Reason == policy.ReasonRule
+	if d.Verdict != policy.Allow || d.Reason != policy.ReasonRule {
+		return false
+	}
+	return !unroutable(addr) || slices.ContainsFunc(c.AllowedAddresses(), func(r policy.AddressRule) bool {
+		return r.TCP && (r.Port == 0 || r.Port == port) && meansUnroutable(r.Prefix, addr)
+	})
+}
+
+// meansUnroutable says that a target was written for addr, one that is unroutable:
+// 0.0.0.0/0 means the internet, not what listens on our own loopback (in the sealed
+// shape, the host's).
+func meansUnroutable(target netip.Prefix, addr netip.Addr) bool {
+	class := policy.ClassOf(addr)
+	return target.Contains(addr.Unmap()) && policy.ClassOf(target.Masked().Addr()) == class && policy.ClassOf(lastOf(target)) == class
+}
+
+// lastOf is the last address of a range.
+func lastOf(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for bit := p.Bits(); bit < len(b)*8; bit++ {
+		b[bit/8] |= 0x80 >> (bit % 8)
+	}
+	last, _ := netip.AddrFromSlice(b)
+	return last
 }
 
 // destination dials addr as it is. What is ours is never dialled (bypass B37),
@@ -126,6 +149,9 @@ func (p *Proxy) destination(c *policy.Compiled, v verdict, addr netip.Addr, open
 // most recent of its names that is allowed there.
 func (p *Proxy) attributed(c *policy.Compiled, v verdict) verdict {
 	refused := policy.Decision{Reason: policy.ReasonNotAttributable, Generation: c.Generation()}
+	if unroutable(v.subject.dst) {
+		refused.Reason = policy.ReasonSpecialAddress
+	}
 	for _, name := range v.subject.attributed {
 		d := c.Decide(policy.Request{Name: name, Port: v.subject.port, Protocol: policy.TCP})
 		if d.Verdict != policy.Allow {

@@ -184,6 +184,10 @@ func TestOurOwnAddressesAreNeverDialled(t *testing.T) {
 		{"unspecified", `"public"`, "0.0.0.0:9"},
 		{"what is declared local", `"public"`, "198.51.100.1:9"},
 		{"what is declared local, under an address target", `{"network_mode":"allowlist","allowed_hosts":["198.51.100.0/24"]}`, "198.51.100.1:9"},
+		{"loopback, under a target that means the internet", everywhere, "127.0.0.1:9"},
+		{"v6 loopback, under a target that means the internet", everywhere, "[::1]:9"},
+		{"unspecified, under a target that means the internet", everywhere, "0.0.0.0:9"},
+		{"loopback, under half of the internet", `{"network_mode":"allowlist","allowed_hosts":["0.0.0.0/1"]}`, "127.0.0.1:9"},
 		{"the listener itself", `"public"`, ""},
 	}
 	for _, tc := range cases {
@@ -197,6 +201,31 @@ func TestOurOwnAddressesAreNeverDialled(t *testing.T) {
 				t.Errorf("dialled %v", dials)
 			}
 		})
+	}
+}
+
+const everywhere = `{"network_mode":"allowlist","allowed_hosts":["0.0.0.0/0","::/0","allowed.test"]}`
+
+func TestLoopbackIsOpenedByATargetThatMeansIt(t *testing.T) {
+	for _, target := range []string{"127.0.0.0/8", "127.0.0.1", "127.0.0.1:9"} {
+		r := newRig(t, `{"network_mode":"allowlist","allowed_hosts":["0.0.0.0/0","`+target+`"]}`)
+		r.origin("127.0.0.1:9", greeter)
+		if line, err := bufio.NewReader(dialTCP(t, r.transparent("127.0.0.1:9"))).ReadString('\n'); err != nil {
+			t.Errorf("%s: read %q, %v", target, line, err)
+		}
+	}
+}
+
+func TestANameLeadsToNoLoopbackUnderATargetThatMeansTheInternet(t *testing.T) {
+	for _, addr := range []string{"127.0.0.1", "::1", "0.0.0.0"} {
+		r := newRig(t, everywhere)
+		r.host("allowed.test", false, addr)
+		if _, _, resp := connectTo(t, r.explicit(), "allowed.test:22"); resp.StatusCode != 403 {
+			t.Errorf("%s: %s", addr, resp.Status)
+		}
+		if dials := r.dials(); len(dials) > 0 {
+			t.Errorf("%s: dialled %v", addr, dials)
+		}
 	}
 }
 
