@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/exeat/exeat/audit"
 	"github.com/exeat/exeat/policy"
 )
@@ -54,7 +56,8 @@ type Limits struct {
 	// DialTimeout bounds resolving and dialling together. Default 10 s.
 	DialTimeout time.Duration
 	// MaxConns is how many client connections are held at a time; the rest are
-	// reset. Default 16,384.
+	// reset. Default 16,384, or what the descriptors at hand are enough for: they
+	// are needed to swap the policy and to resolve, too.
 	MaxConns int
 }
 
@@ -101,7 +104,7 @@ func (c *Config) Defaults() {
 		c.Limits.DialTimeout = 10 * time.Second
 	}
 	if c.Limits.MaxConns == 0 {
-		c.Limits.MaxConns = 16384
+		c.Limits.MaxConns = min(16384, affordable())
 	}
 	if c.Dial == nil {
 		d := &net.Dialer{}
@@ -117,6 +120,23 @@ func (c *Config) Defaults() {
 	if c.Local == nil {
 		c.Local = func(netip.Addr) bool { return false }
 	}
+}
+
+// A connection takes as many descriptors while it is handed to a relay, and so many
+// are left to the rest of the process.
+const (
+	connDescriptors = 4
+	keptDescriptors = 2048
+)
+
+// affordable is how many connections the limit on descriptors allows for.
+func affordable() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 1
+	}
+	have := int(min(limit.Cur, 1<<20))
+	return max(1, (have-min(keptDescriptors, have/2))/connDescriptors)
 }
 
 // Validate says everything that is wrong with c.
