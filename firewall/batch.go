@@ -113,13 +113,6 @@ func (b *batch) elements(family Family, table, name string, s Set, msg uint16, e
 	}
 }
 
-// clear deletes all elements of a named set.
-func (b *batch) clear(family Family, table, name string) {
-	data := appendAttrString(nfgen(family, 0), unix.NFTA_SET_ELEM_LIST_TABLE, table)
-	data = appendAttrString(data, unix.NFTA_SET_ELEM_LIST_SET, name)
-	b.add("clear set "+name, nfTables|unix.NFT_MSG_DELSETELEM, unix.NLM_F_REQUEST, data)
-}
-
 // appendElement encodes one element; a range of a single field takes two, its
 // start and, one past its end, an "interval end".
 func (s Set) appendElement(b []byte, e Element, adding bool) []byte {

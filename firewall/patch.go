@@ -34,7 +34,11 @@ func (f *Firewall) patchLocked(c *policy.Compiled, attributed iter.Seq[attributi
 	now := f.now()
 	sets := hostChanges(old, c, changed)
 	add, del := f.openingChangesLocked(c, names, attributed, now)
-	if err := f.kernel.Change(joinedTable(), append(sets, changesOf(add, del)...)...); err != nil {
+	sets = append(sets, changesOf(add, del)...)
+	if mixed(sets) {
+		return false, false, nil
+	}
+	if err := f.kernel.Change(joinedTable(), sets...); err != nil {
 		return false, false, err
 	}
 	for _, a := range del {
@@ -51,6 +55,20 @@ func (f *Firewall) patchLocked(c *policy.Compiled, attributed iter.Seq[attributi
 		return len(c.Del) > 0
 	})
 	return true, narrower, nil
+}
+
+// mixed says that elements both come and go. A packet that is being judged
+// meanwhile may see one set before and another after the change, which is
+// harmless only where every change goes the same way.
+func mixed(changes []SetChange) bool {
+	var come, gone, allow, deny bool
+	for _, c := range changes {
+		come = come || len(c.Add) > 0
+		gone = gone || len(c.Del) > 0
+		denies := strings.HasPrefix(c.Set.Name, listDeny)
+		deny, allow = deny || denies, allow || !denies
+	}
+	return come && gone || allow && deny
 }
 
 // changedTargets compares two documents: which addresses' targets differ, by
