@@ -6,6 +6,7 @@ import (
 	"os"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -92,6 +93,7 @@ var (
 	counterText = regexp.MustCompile(`counter packets \d+ bytes \d+`)
 	expiresText = regexp.MustCompile(` expires \w+`)
 	madeAnew    = regexp.MustCompile(`(?m)_+( |$)`) // what a set made anew is called
+	setText     = regexp.MustCompile(`(?m)^\tset [^}]*(\{[^}]*\}[^}]*)?\n\t\}\n+`)
 	breakText   = regexp.MustCompile(`,\n\s+`)
 )
 
@@ -103,7 +105,10 @@ func compareRuleset(t testing.TB, got, want string) {
 		s = expiresText.ReplaceAllString(s, "")
 		s = madeAnew.ReplaceAllString(s, "$1")
 		s = breakText.ReplaceAllString(s, ", ")
-		return strings.Split(s, "\n")
+		// Sets made anew are listed after the others.
+		sets := setText.FindAllString(s, -1)
+		slices.Sort(sets)
+		return strings.Split(strings.Join(sets, "")+setText.ReplaceAllString(s, ""), "\n")
 	}
 	g, w := clean(got), clean(want)
 	for i := range max(len(g), len(w)) {
