@@ -59,12 +59,24 @@ func runInit() int {
 			return refuse(c, os.NewSyscallError("close", err))
 		}
 	}
-	m, err := c.receive()
-	if err != nil || m.Kind != kindRelease {
+	m, early, err := awaitRelease(c)
+	if err != nil {
 		return orphaned(o)
 	}
 	o.Env = append(o.Env, m.Env...)
-	return supervise(c, o)
+	return supervise(c, o, early)
+}
+
+// awaitRelease waits for the word to start CMD. What came early is for CMD too:
+// signals that hit the engine meanwhile.
+func awaitRelease(c channel) (release message, early []message, err error) {
+	for {
+		m, err := c.receive()
+		if err != nil || m.Kind == kindRelease {
+			return m, early, err
+		}
+		early = append(early, m)
+	}
 }
 
 // refuse tells the engine why nothing was started.
@@ -159,7 +171,7 @@ func closeOnExec(first int) error {
 }
 
 // supervise starts CMD and waits for its end, reaping whatever is left to us.
-func supervise(c channel, o orders) int {
+func supervise(c channel, o orders, early []message) int {
 	keep := uint64(0)
 	if o.Root {
 		keep = rootCapabilities
@@ -177,7 +189,7 @@ func supervise(c channel, o orders) int {
 	if err := c.send(message{Kind: kindStarted}); err != nil {
 		return orphaned(o)
 	}
-	go obey(c, o, pid)
+	go obey(c, o, pid, early)
 	for {
 		var ws unix.WaitStatus
 		got, err := unix.Wait4(-1, &ws, unix.WUNTRACED, nil)
@@ -207,16 +219,19 @@ func supervise(c channel, o orders) int {
 	}
 }
 
-// obey carries out what the engine says. When it falls silent for ever, it is
-// dead: nothing may outlive it.
-func obey(c channel, o orders, pid int) {
+// obey carries out what the engine says, and has said early. When it falls silent
+// for ever, it is dead: nothing may outlive it.
+func obey(c channel, o orders, pid int, early []message) {
 	target := pid
 	if o.Terminal >= 0 {
 		target = -pid // CMD leads a group of its own
 	}
 	for {
-		m, err := c.receive()
-		if err != nil {
+		var m message
+		var err error
+		if len(early) > 0 {
+			m, early = early[0], early[1:]
+		} else if m, err = c.receive(); err != nil {
 			exit(orphaned(o))
 		}
 		switch m.Kind {

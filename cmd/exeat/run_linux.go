@@ -161,11 +161,12 @@ func (s *streams) serveAndWait(ctx context.Context, kill func(), in runInput, bo
 	if in.flags.proxyEnv {
 		env = proxyEnv(box.ProxyAddr())
 	}
+	// Before CMD starts: a signal that came in between would end us instead.
+	unrelay := box.RelaySignals()
+	defer unrelay()
 	if err := box.Release(env...); err != nil {
 		return 0, execError(err)
 	}
-	unrelay := box.RelaySignals()
-	defer unrelay()
 	return box.Wait()
 }
 
