@@ -41,7 +41,7 @@ func arrangeMounts(o orders) (warnings []string, err error) {
 	if v.mounts, err = readMounts(); err != nil {
 		return nil, err
 	}
-	steps := []func() error{v.keep, v.openStage, v.maskSockets, v.hideDirs, v.giveBack, v.replaceFiles, v.closeStage, v.mountProc}
+	steps := []func() error{v.keep, v.openStage, v.maskSockets, v.hideDirs, v.ownIPC, v.giveBack, v.replaceFiles, v.closeStage, v.mountProc}
 	if o.Root {
 		steps = append(steps, v.restrictRoot)
 	}
@@ -199,6 +199,33 @@ func outwardLinks(dir string) (map[string]string, error) {
 		}
 	}
 	return out, nil
+}
+
+// ownIPC takes away what the IPC namespace leaves of the host's: shared memory and
+// semaphores (shm_overview(7)), which are files, and message queues, which a mount of
+// the host's reaches (mq_overview(7)).
+func (v *view) ownIPC() error {
+	if v.Off.IPC {
+		return nil
+	}
+	for _, m := range v.mounts {
+		if m.fstype != "mqueue" || v.isHidden(m.at) {
+			continue
+		}
+		err := unix.Mount("mqueue", m.at, "mqueue", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("cover the host's message queues at %s: %w", m.at, err)
+		}
+	}
+	const shm = "/dev/shm"
+	if st, err := os.Lstat(shm); err != nil || !st.IsDir() || below(v.Dir, shm) {
+		return nil //nolint:nilerr // none, or CMD works there
+	}
+	if err := unix.Mount("shm", shm, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=1777"); err != nil {
+		return fmt.Errorf("mount /dev/shm: %w", err)
+	}
+	v.hidden = append(v.hidden, shm)
+	return nil
 }
 
 // giveBack puts the kept paths where they were.

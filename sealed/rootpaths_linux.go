@@ -98,6 +98,24 @@ func (v *view) readOnlyKernel() error {
 	return nil
 }
 
+// noDevices makes every node useless, wherever there is one: a /dev of the host is
+// mounted in other places too (for chroots, for containers), and root owns its disks.
+func (v *view) noDevices() error {
+	err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NODEV})
+	if !errors.Is(err, unix.ENOSYS) {
+		return os.NewSyscallError("mount_setattr", err)
+	}
+	// Before Linux 5.12.
+	for _, m := range v.mounts {
+		err := unix.Mount("", m.at, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_NODEV|m.flags, "")
+		// EINVAL: something else was mounted over it, so that it cannot be reached.
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("make the devices at %s useless: %w", m.at, err)
+		}
+	}
+	return nil
+}
+
 // freshDev replaces /dev, where root owns the disks, by the nodes that programs
 // need, a terminal multiplexer of its own, and shared memory of its own.
 func (v *view) freshDev() error {
@@ -111,6 +129,9 @@ func (v *view) freshDev() error {
 			return fmt.Errorf("hold /dev/%s: %w", name, err)
 		}
 		held[name] = fd
+	}
+	if err := v.noDevices(); err != nil {
+		return err
 	}
 	if err := unix.Mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "size=64k,mode=0755"); err != nil {
 		return fmt.Errorf("mount a fresh /dev: %w", err)

@@ -1,0 +1,76 @@
+package sealed
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/exeat/exeat/e2e/require"
+)
+
+// hostMount mounts a file system of the host for the time of the test.
+func hostMount(t *testing.T, fstype string) string {
+	t.Helper()
+	require.Root(t)
+	dir := shortDir(t)
+	if err := unix.Mount(fstype, dir, fstype, 0, ""); err != nil {
+		require.Skip(t, fmt.Sprintf("%s cannot be mounted here: %v", fstype, err))
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func TestSharedMemoryIsTheSandboxsOwn(t *testing.T) {
+	f, err := os.CreateTemp("/dev/shm", "exeat-test-")
+	if err != nil {
+		require.Skip(t, fmt.Sprintf("no shared memory here: %v", err))
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(f.Name()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	spec := shell("test -e " + f.Name() + " && echo seen || echo hidden; echo own >/dev/shm/own && cat /dev/shm/own")
+	if got := run(t, spec).out; got != "hidden\nown\n" {
+		t.Errorf("%q", got)
+	}
+	if os.Geteuid() != 0 { // root's whole /dev is a fresh one
+		spec.Keep = []string{f.Name()}
+		if got := run(t, spec).out; got != "seen\nown\n" {
+			t.Errorf("kept: %q", got)
+		}
+	}
+	contains(t, run(t, shell("test -e "+f.Name()+" && echo seen").without(defences{IPC: true, RootPaths: true})).out, "seen")
+}
+
+func TestMessageQueuesOfTheHostAreNotSeen(t *testing.T) {
+	dir := hostMount(t, "mqueue")
+	path := filepath.Join(dir, "exeat-test")
+	if f, err := os.Create(path); err != nil || f.Close() != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := os.Remove(path); err != nil {
+			t.Error(err)
+		}
+	}()
+	contains(t, run(t, probe("open", path)).out, errnoText(unix.ENOENT))
+	contains(t, run(t, probe("open", path).without(defences{IPC: true})).out, "done")
+}
+
+func TestDevicesElsewhereAreUselessToRoot(t *testing.T) {
+	path := filepath.Join(hostMount(t, "devtmpfs"), "null")
+	contains(t, run(t, probe("open", path)).out, errnoText(unix.EACCES))
+	contains(t, run(t, probe("open", path).without(defences{RootPaths: true})).out, "done")
+	contains(t, run(t, probe("open", "/dev/null")).out, "done")
+}
