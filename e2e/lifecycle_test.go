@@ -255,7 +255,7 @@ func filesOf(t *testing.T, u user, tmp string) []string {
 	t.Helper()
 	var found []string
 	for _, pattern := range []string{
-		runtimeDirOf(t, u) + "/*", runtimeDirOf(t, u) + "/exeat/*", tmp + "/*", "/run/exeat/*",
+		runtimeDirOf(t, u) + "/*", runtimeDirOf(t, u) + "/exeat/*", tmp + "/*", tmp + "/*/*", "/run/exeat/*",
 	} {
 		matches, err := filepath.Glob(pattern)
 		if err != nil {
@@ -263,8 +263,10 @@ func filesOf(t *testing.T, u user, tmp string) []string {
 		}
 		found = append(found, matches...)
 	}
-	// The directory of the sockets stays.
-	return slices.DeleteFunc(found, func(path string) bool { return path == runtimeDirOf(t, u)+"/exeat" })
+	// The directories of the sockets stay.
+	return slices.DeleteFunc(found, func(path string) bool {
+		return path == runtimeDirOf(t, u)+"/exeat" || filepath.Dir(path) == tmp && strings.HasPrefix(filepath.Base(path), "exeat-")
+	})
 }
 
 // TestATerminalIsTheCommands runs under script(1): the command has a terminal in
