@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -263,23 +264,33 @@ func readMarks(*attempt) sight {
 }
 
 // bindEngineDNS takes the port that the engine's answers come from, and sends
-// from it.
+// from it to where our resolver could be waiting.
 func bindEngineDNS(a *attempt) sight {
+	if a.link == nil {
+		return held("there is no link but lo: nothing is asked from this namespace")
+	}
 	return a.sent(a.withSocket(unix.AF_INET, unix.SOCK_DGRAM, 0, func(fd int) error {
 		if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(engineDNS, 53))); err != nil {
 			return os.NewSyscallError("bind", err)
 		}
-		return sendTo(fd, []byte(a.marker), netip.AddrPortFrom(a.IPv4, udpPort))
+		return sendTo(fd, []byte(a.marker), netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 40000))
 	}))
 }
 
 // rewriteResolver puts a name server and an address of the attacker's choice into
-// the files that programs share, asks, and puts back what was there.
+// the files that programs share, asks, and puts back what was there. Only files
+// that are mounted for the sandbox are touched: any other is the host's own.
 func rewriteResolver(a *attempt) sight {
-	restore, err := rewrite(map[string]string{
+	files := map[string]string{
 		"/etc/resolv.conf": fmt.Sprintf("nameserver %s\n", a.IPv4),
 		"/etc/hosts":       fmt.Sprintf("%s %s\n", a.IPv4, a.Name),
-	})
+	}
+	mounted := mountPoints()
+	maps.DeleteFunc(files, func(path, _ string) bool { return !mounted[path] })
+	if len(files) == 0 {
+		return unproven("not tried", "neither file is the sandbox's own")
+	}
+	restore, err := rewrite(files)
 	if err != nil {
 		return held("%v", err)
 	}
@@ -288,6 +299,21 @@ func rewriteResolver(a *attempt) sight {
 		return unproven(s.seen, "the files could not be put back: "+err.Error())
 	}
 	return s
+}
+
+// mountPoints are the paths on which something is mounted.
+func mountPoints() map[string]bool {
+	points := map[string]bool{}
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return points
+	}
+	for line := range strings.Lines(string(data)) {
+		if f := strings.Fields(line); len(f) > 4 {
+			points[f[4]] = true
+		}
+	}
+	return points
 }
 
 // rewrite changes all files or none.
