@@ -27,7 +27,12 @@ func runtimeDir() string {
 	if os.Getuid() == 0 {
 		return "/run/exeat"
 	}
-	return filepath.Join(os.TempDir(), "exeat-"+strconv.Itoa(os.Getuid()))
+	return temporaryControlDir(os.TempDir(), os.Getuid())
+}
+
+// temporaryControlDir is a user's directory of control sockets below temporary.
+func temporaryControlDir(temporary string, uid int) string {
+	return filepath.Join(temporary, "exeat-"+strconv.Itoa(uid))
 }
 
 // makeRuntimeDir makes the directory, and refuses one that others could have
@@ -68,25 +73,30 @@ func localClient(path string) *client.Client {
 	})
 }
 
-// controlDirs are where the control sockets of this user's sandboxes are, ours (which
-// is there already) and those that are started in other environments: each is hidden
-// in a sandbox. What is not there cannot be hidden, and could be made from inside, so
-// that our own are made.
+// sharedTemporary is the system's directory for temporary files where no environment
+// names another.
+const sharedTemporary = "/tmp"
+
+// controlDirs are where the control sockets of this user's sandboxes are, ours and
+// those that are started in other environments: each is hidden in a sandbox. What is
+// not there cannot be hidden, and could be made from inside: so the one that others
+// would come to is made.
 func controlDirs() []string {
 	dirs := []string{runtimeDir()}
-	own := strconv.Itoa(os.Getuid())
-	for _, id := range []string{own, os.Getenv("SUDO_UID")} {
-		if _, err := strconv.Atoi(id); err != nil {
-			continue
+	own := os.Getuid()
+	if own != 0 {
+		// One that cannot be made here, nobody inside can make either.
+		if err := os.Mkdir(temporaryControlDir(sharedTemporary, own), 0o700); err == nil {
+			dirs = append(dirs, temporaryControlDir(sharedTemporary, own))
 		}
-		for _, temporary := range []string{os.TempDir(), "/tmp"} {
-			dir := filepath.Join(temporary, "exeat-"+id)
-			if id == own {
-				// One that is not to be made here, nobody inside can make either.
-				if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-					continue
-				}
-			}
+	}
+	ids := []int{own}
+	if caller, err := strconv.Atoi(os.Getenv("SUDO_UID")); err == nil {
+		ids = append(ids, caller)
+	}
+	for _, id := range ids {
+		for _, temporary := range []string{os.TempDir(), sharedTemporary} {
+			dir := temporaryControlDir(temporary, id)
 			// A link would hide what it leads to.
 			if info, err := os.Lstat(dir); err == nil && info.IsDir() {
 				dirs = append(dirs, dir)
