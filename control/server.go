@@ -28,6 +28,8 @@ type Config struct {
 	// Prober is nil where the engine has no probe.
 	Prober Prober
 	Access Access
+	// Owner is whose socket it is; nil is our own uid.
+	Owner *uint32
 	// Authorize, where not nil, is asked after Access has allowed a peer.
 	Authorize func(Peer) error
 	// ErrorLog gets what can't be told to the peer; nil discards it.
@@ -69,13 +71,16 @@ type Server struct {
 	metrics http.Handler
 }
 
-// New makes a server of our own uid.
+// New makes a server.
 func New(c Config) (*Server, error) {
 	c.Defaults()
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
 	s := &Server{config: c, uid: uint32(os.Geteuid())}
+	if c.Owner != nil {
+		s.uid = *c.Owner
+	}
 	metrics, err := newMetrics(c.Engine, c.Log)
 	if err != nil {
 		return nil, fmt.Errorf("control: metrics: %w", err)

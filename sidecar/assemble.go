@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -101,17 +102,23 @@ func (s *Sidecar) Names() *attribution.Table { return s.names }
 // Serve answers on the listeners until ctx ends or one of them fails for good;
 // then every goroutine and flow is gone.
 func (s *Sidecar) Serve(ctx context.Context, l Listeners) error {
-	group, ctx := errgroup.WithContext(ctx)
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, serving := errgroup.WithContext(serving)
 	for _, ln := range l.Transparent {
-		group.Go(func() error { return s.proxy.ServeTransparent(ctx, ln) })
+		group.Go(func() error { return s.proxy.ServeTransparent(serving, ln) })
 	}
 	for _, ln := range l.Explicit {
-		group.Go(func() error { return s.proxy.ServeExplicit(ctx, ln) })
+		group.Go(func() error { return s.proxy.ServeExplicit(serving, ln) })
 	}
-	group.Go(func() error { return s.dns.Serve(ctx, l.DNSPackets, l.DNSStreams) })
+	group.Go(func() error { return s.dns.Serve(serving, l.DNSPackets, l.DNSStreams) })
 	group.Go(func() error {
-		<-ctx.Done()
-		s.drainFlows()
+		select {
+		case <-ctx.Done():
+			s.drainFlows(l)
+		case <-serving.Done():
+		}
+		stop()
 		s.flows.Close()
 		return nil
 	})
@@ -121,9 +128,18 @@ func (s *Sidecar) Serve(ctx context.Context, l Listeners) error {
 	return nil
 }
 
-// drainFlows waits for the open flows to end by themselves, for as long as they
-// may.
-func (s *Sidecar) drainFlows() {
+// drainFlows lets no new flows in, and waits for the open ones to end by
+// themselves, for as long as they may.
+func (s *Sidecar) drainFlows(l Listeners) {
+	if s.drain == 0 {
+		return
+	}
+	for _, ln := range append(slices.Clone(l.Transparent), l.Explicit...) {
+		// A deadline in the past; closing it would abort what came through it.
+		if err := ln.SetDeadline(time.Unix(1, 0)); err != nil {
+			s.log.Record(audit.Event{Kind: audit.KindLifecycle, Message: "stop accepting: " + err.Error()})
+		}
+	}
 	deadline := time.NewTimer(s.drain)
 	defer deadline.Stop()
 	look := time.NewTicker(20 * time.Millisecond)

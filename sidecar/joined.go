@@ -32,7 +32,8 @@ type JoinedConfig struct {
 	Policy policy.Document
 	Phase  string
 	Phases []policy.Phase
-	Floor  []policy.Target
+	// Floor are targets that are denied whatever is in force.
+	Floor []string
 
 	// Control is the path of the control socket; ControlUID and ControlGID may use
 	// it besides our own uid.
@@ -86,6 +87,19 @@ func (c JoinedConfig) withDefaults() JoinedConfig {
 	return c
 }
 
+// floor reads Floor.
+func (c JoinedConfig) floor() ([]policy.Target, error) {
+	var all []policy.Target
+	for _, text := range c.Floor {
+		t, err := policy.ParseTarget(text)
+		if err != nil {
+			return nil, fmt.Errorf("floor %q: %w", text, err)
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
 // upstreams reads Resolvers.
 func (c JoinedConfig) upstreams() ([]dnsfilter.Upstream, error) {
 	var all []dnsfilter.Upstream
@@ -126,8 +140,17 @@ func ofProbe(e audit.Event) bool {
 	if e.Name == probeName {
 		return true
 	}
-	refused := e.Verdict == policy.Deny || e.Kind == audit.KindError
-	return refused && (e.Addr == probeAddr4 || e.Addr == probeAddr6 || e.Addr == engineDNS.Addr() && e.Port == discardPort)
+	if e.Verdict != policy.Deny && e.Kind != audit.KindError {
+		return false
+	}
+	switch e.Addr {
+	case probeAddr4, probeAddr6:
+		return true
+	case engineDNS.Addr():
+		return e.Port == discardPort
+	}
+	// The kernel's own message that what went to the engine's DNS was refused.
+	return e.Addr == probePin && e.Channel == audit.ChannelPacket && e.Protocol == policy.ICMP
 }
 
 // interfaceAddrs are the namespace's own addresses.

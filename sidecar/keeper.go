@@ -71,12 +71,16 @@ func (k *Keeper) close() error {
 	return errors.Join(errs...)
 }
 
-// Restarts: the first is at once; a worker that dies soon again is waited for
-// twice as long each time.
+// Restarts: the first are at once; after so many in a row of workers that died
+// soon each is waited for twice as long.
 const (
+	atOnce     = 8
+	minBackoff = 50 * time.Millisecond
 	soon       = 10 * time.Second
-	maxBackoff = 5 * time.Second
-	stopGrace  = 3 * time.Second // beyond the drain, until the worker is killed
+	// firstAttempts are how often the first worker is tried before we give up.
+	firstAttempts = 3
+	maxBackoff    = 5 * time.Second
+	stopGrace     = 3 * time.Second // beyond the drain, until the worker is killed
 )
 
 // run keeps a worker alive until ctx ends.
@@ -84,9 +88,9 @@ func (k *Keeper) run(ctx context.Context) error {
 	// The parent-death signal follows the thread that starts a worker (prctl(2)).
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var backoff time.Duration
+	early := 0
 	restart := ""
-	for {
+	for attempt := 1; ; attempt++ {
 		began := time.Now()
 		w, err := k.start(restart)
 		if err != nil {
@@ -96,7 +100,12 @@ func (k *Keeper) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		restart = describe(status)
+		if !k.memory.cameUp() && attempt == firstAttempts && ctx.Err() == nil {
+			return fmt.Errorf("the worker does not come up, it %s", describe(status))
+		}
+		if k.memory.cameUp() {
+			restart = describe(status)
+		}
 		if ctx.Err() != nil {
 			return stopped(status)
 		}
@@ -105,16 +114,11 @@ func (k *Keeper) run(ctx context.Context) error {
 				return fmt.Errorf("an address family appeared and we could not listen on it: %w", err)
 			}
 		}
-		switch {
-		case time.Since(began) > soon:
-			backoff = 0
-		case backoff == 0:
-			backoff = 50 * time.Millisecond
-		default:
-			if !wait(ctx, backoff) {
-				return nil
-			}
-			backoff = min(2*backoff, maxBackoff)
+		if early++; time.Since(began) > soon {
+			early = 0
+		}
+		if early > atOnce && !wait(ctx, min(minBackoff<<(early-atOnce), maxBackoff)) {
+			return nil
 		}
 	}
 }

@@ -24,6 +24,7 @@ type memory struct {
 	state    *State
 	distrust string
 	prepared *State
+	began    bool // a worker of ours has put something in force
 	commit   func() error
 }
 
@@ -51,6 +52,13 @@ func (m *memory) recall() (state *State, distrust string, names []attribution.En
 		names = append(names, e)
 	}
 	return m.state, m.distrust, names
+}
+
+// cameUp says whether a worker has put anything in force since we started.
+func (m *memory) cameUp() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.began
 }
 
 // serve carries out what one worker asks until it is gone.
@@ -119,7 +127,7 @@ func (m *memory) commitLocked() error {
 	if err := m.commit(); err != nil {
 		return err
 	}
-	m.state, m.distrust = m.prepared, ""
+	m.state, m.distrust, m.began = m.prepared, "", true
 	m.prepared, m.commit = nil, nil
 	return nil
 }

@@ -200,12 +200,17 @@ func (w *joinedWorker) setup() (Setup, error) {
 	dialer.SetMultipathTCP(false)
 	if w.Own.Cgroup == 0 {
 		dialer.Control = withSecrets(w.secrets)
+		s.Proxy.Dial = dialer.DialContext
 	}
 	c.Resolvers = w.Resolvers.Upstreams
 	if s.DNS.Upstreams, err = c.upstreams(); err != nil {
 		return s, err
 	}
 	if s.Proxy.UpstreamProxy, err = c.upstreamProxy(); err != nil {
+		return s, err
+	}
+	floor, err := c.floor()
+	if err != nil {
 		return s, err
 	}
 	if w.Resolvers.Engine {
@@ -216,11 +221,11 @@ func (w *joinedWorker) setup() (Setup, error) {
 	for name, addrs := range c.Pins {
 		s.DNS.Pins[name] = addrs
 	}
-	s.Proxy.Dial, s.Proxy.Local = dialer.DialContext, w.isLocal
+	s.Proxy.Local = w.isLocal
 	s.Quiet, s.Drain = ofProbe, c.Drain
 	s.Engine = Config{
 		Version: c.Version, Shape: Joined, Name: c.Name,
-		Policy: c.Policy, Phase: c.Phase, Phases: c.Phases, Floor: c.Floor,
+		Policy: c.Policy, Phase: c.Phase, Phases: c.Phases, Floor: floor,
 		Capabilities: w.Capabilities, Store: w.keeper, Health: w.health, OwnTraffic: w.ownTraffic(),
 	}
 	switch {
@@ -228,7 +233,6 @@ func (w *joinedWorker) setup() (Setup, error) {
 		s.Engine.Policy, s.Engine.Phase = policy.Document{Mode: policy.ModeNoNetwork}, ""
 	case w.State != nil:
 		s.Engine.Policy, s.Engine.Phase, s.Engine.Phases = w.State.Document, w.State.Phase, w.State.Phases
-		// Begin counts it as a swap, so one who compares generations is told.
 		s.Engine.Generation, s.Engine.Lease = w.State.Generation, w.State.Lease
 	}
 	return s, nil
@@ -288,7 +292,10 @@ func (w *joinedWorker) close() error {
 func (w *joinedWorker) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if w.socket != nil {
+		// Whoever enters the container as uid 0, though we may have another.
+		var owner uint32
 		server, err := control.New(control.Config{
+			Owner:  &owner,
 			Engine: w.car, Log: w.car.Log(), Prober: w,
 			Access: control.Access{UID: w.Config.ControlUID, GID: w.Config.ControlGID},
 		})

@@ -234,12 +234,9 @@ func (s *settings) readControl(c *sidecar.JoinedConfig) error {
 func (s *settings) readRules(c *sidecar.JoinedConfig) error {
 	var problems []error
 	for _, text := range s.floor {
-		target, err := policy.ParseTarget(text)
-		if err != nil {
+		if _, err := policy.ParseTarget(text); err != nil {
 			problems = append(problems, fmt.Errorf("--floor %q: %w", text, err))
-			continue
 		}
-		c.Floor = append(c.Floor, target)
 	}
 	for _, text := range s.inbound {
 		openings, err := parseInbound(text)
@@ -260,7 +257,7 @@ func (s *settings) readRules(c *sidecar.JoinedConfig) error {
 	default:
 		problems = append(problems, fmt.Errorf("--sandbox-net-raw %q: want yes or no", s.netRaw))
 	}
-	c.StrictDestinations = s.strictDestinations
+	c.Floor, c.StrictDestinations = s.floor, s.strictDestinations
 	c.ProbeEvery, c.Drain = s.probeEvery, s.drain
 	if s.probeEvery <= 0 {
 		problems = append(problems, fmt.Errorf("--probe-every %s: want more than 0", s.probeEvery))

@@ -131,7 +131,9 @@ func (s *sidecar) awaitReady(t testing.TB) {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
 	for {
-		err := s.Ready(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		err := s.Ready(ctx)
+		cancel()
 		if err == nil {
 			return
 		}
@@ -142,6 +144,10 @@ func (s *sidecar) awaitReady(t testing.TB) {
 		default:
 		}
 		if time.Now().After(deadline) {
+			if err := s.cmd.Process.Signal(syscall.SIGQUIT); err == nil { // its stacks
+				<-s.ended
+				s.ended <- nil
+			}
 			var refused *api.Error
 			if errors.As(err, &refused) {
 				t.Fatalf("not ready: %v %v", err, refused.Problems)
@@ -200,15 +206,21 @@ func (s *sidecar) findWorker() (pid int) {
 // swap puts a policy in force.
 func (s *sidecar) swap(t testing.TB, document string) api.SwapResult {
 	t.Helper()
-	var d policy.Document
-	if err := d.UnmarshalJSON([]byte(document)); err != nil {
-		t.Fatal(err)
-	}
+	d := mustParse(t, document)
 	result, err := s.Swap(t.Context(), api.SwapRequest{Policy: &d})
 	if err != nil {
 		t.Fatalf("swap to %s: %v", document, err)
 	}
 	return result
+}
+
+func mustParse(t testing.TB, document string) policy.Document {
+	t.Helper()
+	var d policy.Document
+	if err := d.UnmarshalJSON([]byte(document)); err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
 // refused says that an address is refused to the sandbox, at once.

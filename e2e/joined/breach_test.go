@@ -1,0 +1,118 @@
+//go:build linux
+
+package joined
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/exeat/exeat/e2e/require"
+)
+
+// says waits for words in the log.
+func (s *sidecar) says(t testing.TB, words string) {
+	t.Helper()
+	eventually(t, words, func() bool { return strings.Contains(s.stdout.String(), words) })
+}
+
+// deniedAll says that everything is denied and the sidecar not ready.
+func (s *sidecar) deniedAll(t *testing.T) {
+	t.Helper()
+	eventually(t, "lockdown", func() bool { return s.Ready(t.Context()) != nil })
+	eventually(t, "no-network", func() bool {
+		state, err := s.Policy(t.Context())
+		return err == nil && state.Policy.Mode == "no-network"
+	})
+	s.refused(t, "tcp", "203.0.113.7:7")
+}
+
+func TestRulesThatSomebodyElseRemovesComeBackAndDenyEverything(t *testing.T) {
+	nft := require.Tool(t, "nft")
+	for name, command := range map[string]string{
+		"the whole ruleset is flushed": "flush ruleset",
+		"our table is deleted":         "delete table inet exeat",
+		"a rule is added":              "insert rule inet exeat output accept",
+		"a chain is emptied":           "flush chain inet exeat agent",
+	} {
+		t.Run(name, func(t *testing.T) {
+			forbidden := serveUDP(t, "203.0.113.66:7")
+			s := start(t, "--allow", "203.0.113.7:7")
+			f := s.talk(t, "203.0.113.7:7")
+			s.sh(t, nft+" "+command)
+			s.says(t, "somebody else")
+			s.deniedAll(t)
+			f.died(t, "a flow over the change")
+			s.refused(t, "tcp", "203.0.113.66:22")
+			s.refused(t, "udp", "203.0.113.66:7")
+			s.swap(t, `{"network_mode":"allowlist","allowed_hosts":["203.0.113.7:7"]}`)
+			s.awaitReady(t)
+			s.echoes(t, "203.0.113.7:7")
+			if forbidden.count() > 0 {
+				t.Errorf("%d forbidden datagrams arrived", forbidden.count())
+			}
+		})
+	}
+}
+
+func TestALinkThatAppearsLater(t *testing.T) {
+	const links = `ip link add late0 type veth peer name late1; ip addr add 198.18.0.1/24 dev late0; ip link set late0 up; ip link set late1 up`
+	t.Run("means lockdown where the sandbox may have NET_RAW", func(t *testing.T) {
+		s := start(t, "--allow", "203.0.113.7:7")
+		s.sh(t, links)
+		s.says(t, "link late0 appeared after the start")
+		s.deniedAll(t)
+		eventually(t, "the link to be down", func() bool {
+			return !strings.Contains(s.sh(t, "ip -o link show late0"), ",UP")
+		})
+		s.sh(t, "ip link del late0")
+		s.swap(t, `{"network_mode":"allowlist","allowed_hosts":["203.0.113.7:7"]}`)
+		s.awaitReady(t)
+	})
+	t.Run("comes under the rules where it may not", func(t *testing.T) {
+		s := start(t, "--allow", "203.0.113.7:7", "--sandbox-net-raw=no")
+		s.sh(t, links)
+		time.Sleep(100 * time.Millisecond)
+		s.refused(t, "udp", "198.18.0.2:7")
+		s.echoes(t, "203.0.113.7:7")
+		s.awaitReady(t)
+	})
+}
+
+func TestAProbeThatFails(t *testing.T) {
+	nft := require.Tool(t, "nft")
+	// Somebody else's rules can't let anything out, but they can keep us from
+	// being asked.
+	spoil := nft + ` 'add table ip other; add chain ip other o { type filter hook output priority -200; }; add rule ip other o udp dport 53 drop'`
+	t.Run("denies everything", func(t *testing.T) {
+		s := start(t, "--allow", "203.0.113.7:7", "--probe-every", "200ms")
+		s.sh(t, spoil)
+		s.says(t, "the rules do not hold")
+		s.deniedAll(t)
+	})
+	t.Run("or is reported", func(t *testing.T) {
+		s := start(t, "--allow", "203.0.113.7:7", "--probe-every", "200ms", "--on-breach", "report")
+		s.sh(t, spoil)
+		s.says(t, "the rules do not hold")
+		eventually(t, "not ready", func() bool { return s.Ready(t.Context()) != nil })
+		s.echoes(t, "203.0.113.7:7")
+		s.sh(t, nft+" delete table ip other")
+		s.awaitReady(t)
+	})
+}
+
+func TestInboundIsRefusedUnlessItWasOpened(t *testing.T) {
+	s := start(t, "--inbound", "8080", "--allow", "203.0.113.7:7")
+	for _, port := range []string{"8080", "8081"} {
+		if err := s.listen(t, port); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := fromOutside(s.addr.String() + ":8080"); err != nil {
+		t.Errorf("the opened port: %v", err)
+	}
+	if err := fromOutside(s.addr.String() + ":8081"); err == nil {
+		t.Error("a port that was not opened let a connection in")
+	}
+	s.says(t, `"message":"inbound"`)
+}
