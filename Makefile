@@ -6,7 +6,7 @@ FUZZTIME ?= 5m
 export CI FUZZTIME
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build cross test tools lint fmt fuzz vuln bench clean
+.PHONY: help demo build cross test tools lint fmt fuzz vuln sbom bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ fuzz: ## run every fuzz target, FUZZTIME (5m) each
 
 vuln: ## look the dependencies up in the Go vulnerability database (needs the internet)
 	$(GO) tool -modfile=tools/go.mod govulncheck ./...
+
+sbom: ## write dist/*.cdx.json, what goes into each program (CycloneDX)
+	scripts/sbom
 
 bench: ## measure against the peers and write bench/RESULTS.md (root only); QUICK=1 takes minutes and checks ratios only
 	$(GO) build -trimpath -o bin/bench ./bench
