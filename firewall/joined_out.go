@@ -19,7 +19,9 @@ func (j *joined) output() Chain {
 		with(j.own(), Goto("own")),
 	}
 	if j.Own.Cgroup == 0 {
-		forged := []Statement{UID(j.Own.UID)}
+		// On lo connections that we accepted answer, which do not inherit the
+		// priority; they are judged as the agent's.
+		forged := []Statement{UID(j.Own.UID), NotOutIface("lo")}
 		if j.ProbeMark != 0 {
 			forged = append(forged, NotMark(j.ProbeMark))
 		}
@@ -117,6 +119,7 @@ func (j *joined) agent() Chain {
 		rules = append(rules, with(answer, Accept()).Comments("the engine's DNS answers us"))
 	}
 	rules = append(rules,
+		rule(From(j.engine), L4(unix.IPPROTO_ICMP), CTState(StateRelated), Drop()).Comments("the kernel's word on what was refused, which its sender has heard"),
 		rule(From(j.engine), j.log("deny unlisted"), Count(), Drop()).Comments("forging the engine's DNS (B43)"),
 		rule(To(j.engine), Goto("deny_unlisted")).Comments("the engine's DNS forwards outside (B16)"),
 		rule(OutIface("lo"), Goto("local")),

@@ -149,8 +149,7 @@ func ofProbe(e audit.Event) bool {
 	case engineDNS.Addr():
 		return e.Port == discardPort
 	}
-	// The kernel's own message that what went to the engine's DNS was refused.
-	return e.Addr == probePin && e.Channel == audit.ChannelPacket && e.Protocol == policy.ICMP
+	return false
 }
 
 // interfaceAddrs are the namespace's own addresses.
