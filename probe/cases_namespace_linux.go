@@ -194,8 +194,12 @@ func dialListeners(a *attempt) sight {
 func (a *attempt) tunnel(proxy netip.AddrPort) sight {
 	c, s := a.connect(proxy)
 	if c == nil {
+		if strings.Contains(s.seen, unix.ECONNRESET.Error()) {
+			return held("reset") // by whoever listens here: the connection is on loopback
+		}
 		return s
 	}
+	c.inside = true
 	defer c.end()
 	if _, err := fmt.Fprintf(c, "CONNECT %s:443 HTTP/1.1\r\nHost: %s:443\r\n\r\n", a.IPv4, a.IPv4); err != nil {
 		return c.silent(err)

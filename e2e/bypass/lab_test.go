@@ -4,15 +4,14 @@ package bypass
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -20,10 +19,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/exeat/exeat/firewall"
+	"github.com/exeat/exeat/control/api"
+	"github.com/exeat/exeat/control/client"
 	"github.com/exeat/exeat/policy"
 	"github.com/exeat/exeat/probe"
 )
@@ -35,7 +34,6 @@ const (
 	allowed4, allowed6 = "203.0.113.10", "2001:db8:a::10"
 	denied4, denied6   = "203.0.113.66", "2001:db8:a::66"
 	groupVariable      = "EXEAT_BYPASS_GROUP"
-	probeMark          = 0x70726f62
 )
 
 // embedding are the far side's other addresses: metadata services, and those that
@@ -52,9 +50,8 @@ type lab struct {
 	set   capabilitySet
 	far   int // descriptor of the far namespace
 	group *os.File
-	fw    *firewall.Firewall
-	// queues are held until the process ends.
-	queues *firewall.Queues
+	// sidecar is the enforcement, once there is one.
+	sidecar *client.Client
 
 	mu     sync.Mutex
 	frames [][]byte
@@ -62,6 +59,7 @@ type lab struct {
 
 func newLab(t *testing.T, set capabilitySet) *lab {
 	l := &lab{t: t, set: set}
+	l.sh("mount --make-rprivate /; mount -t proc proc /proc")
 	var err error
 	if l.group, err = os.Open(os.Getenv(groupVariable)); err != nil {
 		t.Fatal(err)
@@ -221,97 +219,70 @@ func answerEach(pc net.PacketConn, answer func([]byte) []byte) {
 	}
 }
 
-// enforce puts a policy in force, with listeners that deny in words.
+// enforce puts a policy in force, by a sidecar that is started for the first.
 func (l *lab) enforce(document string) {
 	l.t.Helper()
-	c := l.compiled(document)
-	if l.fw != nil {
-		if _, err := l.fw.SwapPolicy(c, nil); err != nil {
-			l.t.Fatal(err)
-		}
-		return
-	}
-	own, err := firewall.ProbeCgroup()
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	in := firewall.JoinedInput{
-		V4: l.listeners("127.0.0.1:0"), V6: l.listeners("[::1]:0"), Own: own,
-		Secrets: firewall.NewSecrets(probeMark), ProbeMark: probeMark,
-		Policy: c, Links: []string{"eth0"}, LogGroup: 7, NetRaw: l.set.raw(),
-	}
-	kernel, err := firewall.Open()
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	l.fw = firewall.New(kernel, in, nil)
-	if err := l.fw.Apply(); err != nil {
-		l.t.Fatal(err)
-	}
-	link, err := net.InterfaceByName("eth0")
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	// A queue is free again some milliseconds after the open run's socket is closed.
-	for deadline := time.Now().Add(2 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		l.queues, err = firewall.HoldQueues(link.Index)
-		switch {
-		case err == nil, errors.Is(err, unix.EAFNOSUPPORT):
-			return
-		case time.Now().After(deadline):
-			l.t.Fatal(err)
-		}
-	}
-}
-
-func (l *lab) compiled(document string) *policy.Compiled {
 	d, _, err := policy.Parse([]byte(document))
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	return policy.Compile(d, policy.Options{Generation: 1})
+	if l.sidecar == nil {
+		l.start()
+	}
+	if _, err := l.sidecar.Swap(l.t.Context(), api.SwapRequest{Policy: &d}); err != nil {
+		l.t.Fatal(err)
+	}
 }
 
-// listeners stand in for the proxy and the resolver: they deny everything.
-func (l *lab) listeners(address string) firewall.Ports {
+// start starts exeatd in our namespace and control group, and waits until it is
+// ready. It lives until the test ends.
+func (l *lab) start() {
 	l.t.Helper()
-	var lc net.ListenConfig
-	lc.SetMultipathTCP(false)
-	tcp, err := lc.Listen(context.Background(), "tcp", address)
+	dir, err := os.MkdirTemp(bin(), "sidecar")
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	go accept(tcp, func(c net.Conn) {
-		if _, err := c.Read(make([]byte, 4096)); err != nil {
-			return
-		}
-		if _, err := io.WriteString(c, "HTTP/1.1 403 Forbidden\r\nProxy-Status: exeat; error=http_request_denied; details=\"lab\"\r\n\r\n"); err != nil {
-			return
+	raw := "no"
+	if l.set.raw() {
+		raw = "yes"
+	}
+	var written bytes.Buffer
+	socket := filepath.Join(dir, "s")
+	cmd := exec.Command(filepath.Join(bin(), "exeatd"), "--control", socket, "--mode", "no-network",
+		"--resolver", allowed4, "--sandbox-net-raw="+raw, "--log", filepath.Join(dir, "log"))
+	cmd.Stdout, cmd.Stderr = &written, &written
+	cmd.WaitDelay = time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // the signal follows the thread
+	if err := cmd.Start(); err != nil {
+		l.t.Fatal(err)
+	}
+	l.sidecar = client.New(socket)
+	l.t.Cleanup(func() {
+		l.sidecar.Close()
+		err := errors.Join(cmd.Process.Signal(syscall.SIGTERM), ended(cmd.Wait()))
+		if l.t.Failed() {
+			l.t.Logf("exeatd: %v\n%s", err, written.String())
 		}
 	})
-	udp, err := net.ListenPacket("udp", address)
-	if err != nil {
-		l.t.Fatal(err)
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		err := l.sidecar.Ready(l.t.Context())
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			l.t.Fatal(err)
+		}
 	}
-	go answerEach(udp, deny)
-	port := func(a net.Addr) uint16 { return netip.MustParseAddrPort(a.String()).Port() }
-	return firewall.Ports{TCP: port(tcp.Addr()), DNS: port(udp.LocalAddr())}
 }
 
-// deny answers a question as the resolver denies one.
-func deny(b []byte) []byte {
-	var q, m dns.Msg
-	if err := q.Unpack(b); err != nil {
-		return b[:min(len(b), 2)]
-	}
-	m.SetRcode(&q, dns.RcodeNameError)
-	m.SetEdns0(1232, false)
-	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_EDE{InfoCode: 15, ExtraText: "exeat: denied, in the lab"})
-	packed, err := m.Pack()
-	if err != nil {
+// ended leaves out that a process ended by a signal of ours.
+func ended(err error) error {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
 		return nil
 	}
-	return packed
+	return err
 }
 
 // result is a case as the sandbox saw it, and how often its marker arrived.

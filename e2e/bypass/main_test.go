@@ -97,7 +97,8 @@ func build() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "build", "-trimpath", "-o", dir+"/", "../../cmd/exeat", "../agent")
+	cmd := exec.Command("go", "build", "-trimpath", "-o", dir+"/", "../../cmd/...", "../agent")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as exeatd is shipped: it drops privileges on every thread
 	cmd.Stderr = os.Stderr
 	return dir, errors.Join(os.Chmod(dir, 0o755), cmd.Run())
 }
