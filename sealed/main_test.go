@@ -202,6 +202,7 @@ func probes() map[string]func([]string) int {
 		"x32":         probeX32,
 		"ioctl":       probeIoctl,
 		"open":        probeOpen,
+		"listen":      probeListen,
 		"sysv":        probeSysV,
 		"tcp":         probeTCP,
 		"udp":         probeUDP,

@@ -83,18 +83,12 @@ func below(path, dir string) bool {
 // aliases are all the paths under which the file at path (absolute, no links)
 // can be reached: a file system may be mounted in several places.
 func aliases(mounts []mountPoint, path string) []string {
-	var home *mountPoint
-	for i := range mounts {
-		// The last of the longest wins: it covers those before it.
-		if m := &mounts[i]; below(path, m.at) && (home == nil || len(m.at) >= len(home.at)) {
-			home = m
-		}
-	}
 	out := []string{path}
+	home := mountOf(mounts, path)
 	if home == nil {
 		return out
 	}
-	inside := join(home.root, strings.TrimPrefix(path, strings.TrimSuffix(home.at, "/")))
+	inside := home.inside(path)
 	for _, m := range mounts {
 		if m.device == home.device && below(inside, m.root) {
 			if p := join(m.at, strings.TrimPrefix(inside, strings.TrimSuffix(m.root, "/"))); p != path {
@@ -103,6 +97,22 @@ func aliases(mounts []mountPoint, path string) []string {
 		}
 	}
 	return out
+}
+
+// mountOf is the mount that path lies on.
+func mountOf(mounts []mountPoint, path string) (home *mountPoint) {
+	for i := range mounts {
+		// The last of the longest wins: it covers those before it.
+		if m := &mounts[i]; below(path, m.at) && (home == nil || len(m.at) >= len(home.at)) {
+			home = m
+		}
+	}
+	return home
+}
+
+// inside is where path, which lies on the mount, is in its file system.
+func (m *mountPoint) inside(path string) string {
+	return join(m.root, strings.TrimPrefix(path, strings.TrimSuffix(m.at, "/")))
 }
 
 func join(dir, rest string) string { return filepath.Join(dir, rest) }

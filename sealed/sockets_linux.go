@@ -12,16 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// soAcceptCon is the flag of a listening socket in /proc/net/unix.
-const soAcceptCon = 0x10000
-
-// The types of socket in /proc/net/unix.
-const typeDatagram = 2
-
-// hostSockets lists the path names at which a socket of this network namespace
-// takes connections or datagrams: each is a way to have the host do something
-// (bypass B71). Those that were bound relative to some directory are looked for;
-// what is not found is named.
+// hostSockets lists the path names at which a socket of the host may be met: each is
+// a way to have the host do something (bypass B71). A path name is reached from every
+// network namespace, so that those of all count, and one that does not listen yet may
+// do so later. Those that were bound relative to some directory are looked for; what
+// is not found of our own namespace's is named.
 func hostSockets() (paths, lost []string, err error) {
 	b, err := os.ReadFile("/proc/net/unix")
 	if err != nil {
@@ -29,7 +24,17 @@ func hostSockets() (paths, lost []string, err error) {
 	}
 	paths, relative := parseSockets(string(b))
 	found, lost := locateRelative(relative)
-	return append(paths, found...), lost, nil
+	paths = append(paths, found...)
+	there := lookAround()
+	for _, text := range there.sockets {
+		absolute, relative := parseSockets(text)
+		found, _ := locateRelative(relative)
+		paths = append(append(paths, absolute...), found...)
+	}
+	paths = append(paths, there.translate(paths)...)
+	paths = append(paths, neighbours(paths)...)
+	slices.Sort(paths)
+	return slices.Compact(paths), lost, nil
 }
 
 func parseSockets(text string) (absolute, relative []string) {
@@ -49,13 +54,8 @@ func parseSockets(text string) (absolute, relative []string) {
 		if len(f) < 7 || path == "" || path[0] == '@' {
 			continue
 		}
-		flags, err := strconv.ParseUint(f[3], 16, 64)
-		if err != nil {
+		if _, err := strconv.ParseUint(f[3], 16, 64); err != nil {
 			continue // the heading
-		}
-		typ, err := strconv.ParseUint(f[4], 16, 64)
-		if err != nil || flags&soAcceptCon == 0 && typ != typeDatagram {
-			continue
 		}
 		if filepath.IsAbs(path) {
 			absolute = append(absolute, filepath.Clean(path))
