@@ -5,13 +5,14 @@ import "slices"
 // Row is one way round an egress sandbox.
 type Row struct {
 	// ID is its number; numbers are never used again.
-	ID string
+	ID string `json:"id"`
 	// Attack and Defence are a line each.
-	Attack, Defence string
+	Attack  string `json:"attack"`
+	Defence string `json:"defence"`
 	// Residual says what is left, where the row is not stopped but documented.
-	Residual string
+	Residual string `json:"residual,omitempty"`
 	// Tests hold the row, each as package.TestName.
-	Tests []string
+	Tests []string `json:"tests,omitempty"`
 }
 
 // Rows is the whole catalogue, by number.

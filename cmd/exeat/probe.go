@@ -26,6 +26,7 @@ type probeFlags struct {
 	allowed      string
 	marker       string
 	child        string
+	remove       bool
 }
 
 func newProbeCommand(s *streams) *cobra.Command {
@@ -64,26 +65,22 @@ Exit status: 0 no leak; 1 a leak, or with --strict something not proven.`,
 	f.StringVar(&flags.allowed, "allowed", "", "an allowed name `NAME`, for attacks that show one")
 	f.StringVar(&flags.marker, "marker", "", "begin every marker with `TEXT`")
 	f.StringVar(&flags.child, "child", "", "")
-	if err := f.MarkHidden("child"); err != nil {
-		panic(err) // the flag is not defined: a mistake in this function
+	f.BoolVar(&flags.remove, "remove", false, "")
+	for _, name := range []string{"child", "remove"} {
+		if err := f.MarkHidden(name); err != nil {
+			panic(err) // the flag is not defined: a mistake in this function
+		}
 	}
 	return cmd
 }
-
-// sandboxProber runs the probe in a sandbox, with its own capabilities. The
-// control API is one; a container engine that copies this binary into the
-// sandbox and executes it there is another.
-type sandboxProber interface {
-	Probe(ctx context.Context, req api.ProbeRequest) (api.ProbeReport, error)
-}
-
-var _ sandboxProber = (*client.Client)(nil)
 
 // probe runs the probe here, or asks a sandbox's engine for it.
 func (s *streams) probe(ctx context.Context, flags probeFlags, args []string) error {
 	switch {
 	case flags.child != "":
 		return &exitError{code: probe.Child([]string{flags.child})}
+	case flags.remove:
+		return removeSelf()
 	case flags.list:
 		return s.writeRows()
 	case len(args) == 0 && flags.sandbox.socket == "":
@@ -98,12 +95,27 @@ func (s *streams) probe(ctx context.Context, flags probeFlags, args []string) er
 		return err
 	}
 	defer c.Close()
-	return s.probeThere(ctx, c, flags)
+	if c.car == nil {
+		return s.probeThere(ctx, c.Client, flags)
+	}
+	container, err := commandTarget(*c.car, args[0])
+	if err != nil {
+		return err
+	}
+	there, err := newContainerProbe(c.engine, container)
+	if err != nil {
+		return err
+	}
+	report, err := there.run(ctx, flags)
+	if err != nil {
+		return err
+	}
+	return s.writeReport(report, flags.strict)
 }
 
-// probeThere has a sandbox probed from within.
-func (s *streams) probeThere(ctx context.Context, p sandboxProber, flags probeFlags) error {
-	answer, err := p.Probe(ctx, api.ProbeRequest{Cases: flags.cases, Safe: flags.safe})
+// probeThere asks the engine of a sandbox without a container.
+func (s *streams) probeThere(ctx context.Context, c *client.Client, flags probeFlags) error {
+	answer, err := c.Probe(ctx, api.ProbeRequest{Cases: flags.cases, Safe: flags.safe})
 	if err != nil {
 		return err
 	}
