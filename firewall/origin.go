@@ -23,7 +23,7 @@ func (k *Kernel) Questioned(client netip.AddrPort) (resolver netip.AddrPort, kno
 		if err != nil || tupleErr != nil {
 			return err // a flow of another family is none of ours
 		}
-		if one.proto == unix.IPPROTO_UDP && one.local == client && one.remote.Port() == 53 {
+		if (one.proto == unix.IPPROTO_UDP || one.proto == unix.IPPROTO_TCP) && one.local == client && one.remote.Port() == 53 {
 			resolver, known = one.remote, true
 		}
 		return nil

@@ -42,6 +42,7 @@ const discoveryTimeout = 2 * time.Second
 type discovery struct {
 	// packets are our DNS sockets, to which the rules bring what it asks.
 	packets []net.PacketConn
+	streams []*net.TCPListener
 	kernel  *firewall.Kernel
 	dial    dnsfilter.Dialer
 }
@@ -55,9 +56,12 @@ func (d discovery) run(ctx context.Context) (found bool, resolver netip.Addr, er
 	defer work.Wait()
 	defer cancel()
 	name := strings.ToLower(rand.Text()) + ".invalid."
-	caught := make(chan netip.AddrPort, len(d.packets))
+	caught := make(chan netip.AddrPort, len(d.packets)+len(d.streams))
 	for _, conn := range d.packets {
 		work.Go(func() { catch(ctx, conn, name, caught) })
+	}
+	for _, ln := range d.streams {
+		work.Go(func() { catchStream(ctx, ln, name, caught) })
 	}
 	answered := make(chan error, 1)
 	work.Go(func() { answered <- d.ask(ctx, name) })

@@ -48,25 +48,53 @@ func (k *Keeper) discover(ctx context.Context, kernel *firewall.Kernel) (asked n
 		return asked, err
 	}
 	d := discovery{kernel: kernel, dial: dialer}
+	defer func() { err = errors.Join(err, d.close()) }()
 	for _, h := range k.held {
-		if h.role != roleDNSPackets {
-			continue
-		}
-		conn, err := net.FilePacketConn(h.file)
-		if err != nil {
+		if err := d.add(h); err != nil {
 			return asked, err
 		}
-		defer conn.Close()
-		d.packets = append(d.packets, conn)
 	}
 	k.base.Resolvers.Engine, asked, err = d.run(ctx)
 	if asked.IsValid() {
 		k.base.Resolvers.EngineUpstreams = []netip.Addr{asked}
 	}
-	for _, conn := range d.packets {
-		err = errors.Join(err, conn.SetReadDeadline(time.Time{}))
-	}
 	return asked, err
+}
+
+// add takes one of our DNS sockets over.
+func (d *discovery) add(h held) error {
+	switch h.role {
+	case roleDNSPackets:
+		conn, err := net.FilePacketConn(h.file)
+		if err != nil {
+			return err
+		}
+		d.packets = append(d.packets, conn)
+	case roleDNSStreams:
+		ln, err := net.FileListener(h.file)
+		if err != nil {
+			return err
+		}
+		tcp, ok := ln.(*net.TCPListener)
+		if !ok {
+			return errors.Join(fmt.Errorf("the %s descriptor is a %T, want TCP", h.role, ln), ln.Close())
+		}
+		d.streams = append(d.streams, tcp)
+	case roleTransparent, roleExplicit, roleControl:
+	}
+	return nil
+}
+
+// close gives the sockets back as they were.
+func (d *discovery) close() error {
+	var errs []error
+	for _, conn := range d.packets {
+		errs = append(errs, conn.SetReadDeadline(time.Time{}), conn.Close())
+	}
+	for _, ln := range d.streams {
+		errs = append(errs, ln.SetDeadline(time.Time{}), ln.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // withSecrets marks the sockets of a dialer as ours.
