@@ -3,6 +3,7 @@
 package sealed
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -270,6 +271,26 @@ func TestHiddenDirectoriesAreEmpty(t *testing.T) {
 		t.Error("a hidden working directory was accepted")
 	} else {
 		contains(t, err.Error(), "the working directory "+sub+" cannot be reached")
+	}
+}
+
+func TestHiddenFilesAreEmptyAndShut(t *testing.T) {
+	dir := shortDir(t)
+	log, link := filepath.Join(dir, "log"), filepath.Join(dir, "link")
+	if err := errors.Join(os.WriteFile(log, []byte("line\n"), 0o600), os.Symlink(log, link)); err != nil {
+		t.Fatal(err)
+	}
+	spec := shell("cat " + log + "; rm -f " + log + "; mv " + log + " " + dir + "/moved; echo forged >>" + log + "; true")
+	if got := run(t, spec).out; !strings.HasPrefix(got, "line\n") {
+		t.Errorf("not hidden: %q", got)
+	}
+	if err := os.WriteFile(log, []byte("line\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	spec.HideFiles = []string{link, filepath.Join(dir, "absent")}
+	contains(t, run(t, spec).out, "cannot remove")
+	if b, err := os.ReadFile(log); err != nil || string(b) != "line\n" {
+		t.Errorf("after the command the file is %q, %v", b, err)
 	}
 }
 

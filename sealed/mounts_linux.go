@@ -41,7 +41,7 @@ func arrangeMounts(o orders) (warnings []string, err error) {
 	if v.mounts, err = readMounts(); err != nil {
 		return nil, err
 	}
-	steps := []func() error{v.keep, v.openStage, v.maskSockets, v.hideDirs, v.ownIPC, v.giveBack, v.replaceFiles, v.closeStage, v.mountProc}
+	steps := []func() error{v.keep, v.openStage, v.maskSockets, v.hideDirs, v.ownIPC, v.giveBack, v.hideFiles, v.replaceFiles, v.closeStage, v.mountProc}
 	if o.Root {
 		steps = append(steps, v.restrictRoot)
 	}
@@ -245,6 +245,26 @@ func (v *view) giveBack() error {
 		}
 		if err := unix.Close(k.fd); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// hideFiles covers the files that CMD is not to see.
+func (v *view) hideFiles() error {
+	for _, path := range v.HideFiles {
+		real, err := filepath.EvalSymlinks(path)
+		if err != nil {
+			continue // not there, or out of reach for CMD as it is for us
+		}
+		for _, p := range aliases(v.mounts, real) {
+			st, err := os.Lstat(p)
+			if err != nil || !st.Mode().IsRegular() {
+				continue
+			}
+			if err := bind(blankFile, p); err != nil && !errors.Is(err, unix.ENOENT) {
+				return fmt.Errorf("hide %s: %w", path, err)
+			}
 		}
 	}
 	return nil

@@ -88,7 +88,7 @@ func Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 func gather(spec Spec, who identity, term *terminal) (orders, error) {
 	o := orders{
 		Args: spec.Args, Env: who.environment(spec.Env), Dir: spec.Dir, Root: who.root,
-		Keep: spec.Keep, HideDirs: spec.HideDirs, RuntimeDir: os.Getenv("XDG_RUNTIME_DIR"), Terminal: -1, Off: spec.off,
+		Keep: spec.Keep, HideDirs: spec.HideDirs, HideFiles: spec.HideFiles, RuntimeDir: os.Getenv("XDG_RUNTIME_DIR"), Terminal: -1, Off: spec.off,
 	}
 	if term != nil {
 		o.Terminal = term.fd

@@ -31,6 +31,9 @@ type Spec struct {
 	// HideDirs are directories that are empty inside, beside /run, /var/run and
 	// $XDG_RUNTIME_DIR: the one with the control sockets belongs here.
 	HideDirs []string
+	// HideFiles are files that are empty and shut inside, where they exist: the log,
+	// which CMD's user may write to.
+	HideFiles []string
 	// Search are the search domains of resolv.conf; nil means the host's.
 	Search []string
 	// AddHosts are lines of /etc/hosts beside the host's own.

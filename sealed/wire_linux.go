@@ -25,7 +25,7 @@ type orders struct {
 	Dir                         string
 	Root                        bool // keep a container's capabilities
 	Keep                        []string
-	HideDirs                    []string
+	HideDirs, HideFiles         []string
 	Sockets                     []string // listening path names of the host
 	LostSockets                 []string `json:"-"` // bound by relative names, and not found
 	RuntimeDir                  string

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -38,12 +39,16 @@ func (s *streams) runSealed(ctx context.Context, in runInput) error {
 	}
 	defer s.closing("log", log.Close)
 	setup.Log.Writer = log.Writer
+	hidden, err := logFilesOf(in.flags.log)
+	if err != nil {
+		return err
+	}
 
 	ctx, kill := context.WithCancel(ctx)
 	defer kill()
 	box, err := sealed.Start(ctx, sealed.Spec{
 		Args: in.args, AsRoot: in.flags.asRoot, Keep: in.flags.keep,
-		HideDirs: controlDirs(), RemoveOnParentDeath: []string{in.socket},
+		HideDirs: controlDirs(), HideFiles: hidden, RemoveOnParentDeath: []string{in.socket},
 		AddHosts: hostEntries(setup.DNS.Pins),
 	})
 	if err != nil {
@@ -77,6 +82,23 @@ func (s *streams) runSealed(ctx context.Context, in runInput) error {
 		return &exitError{code: status}
 	}
 	return nil
+}
+
+// logFilesOf are the files of --log, which the command may not change: that it runs
+// as the user who owns them is no leave to.
+func logFilesOf(path string) ([]string, error) {
+	if path == "" || path == "-" {
+		return nil, nil
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	files := []string{path}
+	for n := range logFiles {
+		files = append(files, fmt.Sprintf("%s.%d", path, n+1))
+	}
+	return files, nil
 }
 
 // setUp wires what the flags say.
