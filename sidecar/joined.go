@@ -58,8 +58,10 @@ type JoinedConfig struct {
 	Inbound            []policy.Opening
 	StrictDestinations bool
 	// NetRaw says that the sandbox may have NET_RAW.
-	NetRaw   bool
-	OnBreach OnBreach
+	NetRaw bool
+	// NoEgressHook does without the netdev egress hook, as on Linux before 5.16.
+	NoEgressHook bool
+	OnBreach     OnBreach
 	// ProbeEvery is how often the rules are probed (default 30 s), Drain how long
 	// open flows may take to end at SIGTERM (default 5 s).
 	ProbeEvery, Drain time.Duration

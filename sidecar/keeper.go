@@ -40,6 +40,7 @@ type Keeper struct {
 // workers until ctx ends. command starts a worker, which calls Work. The rules
 // stay when it returns, whatever the reason.
 func Keep(ctx context.Context, c JoinedConfig, command []string, stdout, stderr *os.File) (err error) {
+	LimitMemory()
 	k := &Keeper{config: c.withDefaults(), command: command, out: stdout, err: stderr}
 	defer func() { err = errors.Join(err, k.close()) }()
 	if err := k.setUp(ctx); err != nil {

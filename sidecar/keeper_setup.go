@@ -38,6 +38,9 @@ const nobody = 1<<32 - 2
 // that a worker has not let out.
 func (k *Keeper) setUp(ctx context.Context) (err error) {
 	k.base.Config = k.config
+	if held, err := capabilities(); err != nil || held&(1<<unix.CAP_NET_ADMIN) == 0 {
+		return errors.Join(errors.New("no rules can be put in force: grant NET_ADMIN (docker run --cap-add NET_ADMIN)"), err)
+	}
 	if err := k.openFiles(); err != nil {
 		return err
 	}
@@ -91,10 +94,11 @@ func (k *Keeper) survey() error {
 	capabilities, features, err := firewall.Probe()
 	// What could not be probed is shown as such, and must not be relied on.
 	k.base.Capabilities, k.base.Features = capabilities, features
-	if has(features.Egress) {
-		err = nil
+	if k.config.NoEgressHook {
+		no := false
+		k.base.Features.Egress, k.base.Features.AnyLink = &no, &no
 	}
-	if k.config.NetRaw && !has(features.Egress) {
+	if k.config.NetRaw && !has(k.base.Features.Egress) {
 		return errors.Join(errors.New("this kernel has no netdev egress hook (Linux 5.16), without which a sandbox with NET_RAW can't be held: drop NET_RAW from the sandbox and say --sandbox-net-raw=no"), err)
 	}
 	if k.base.Links, err = links(); err != nil {
@@ -145,7 +149,7 @@ func (k *Keeper) shut(kernel *firewall.Kernel, own firewall.Own, secrets firewal
 	err := kernel.Apply(firewall.JoinedRuleset(k.base.input(own, secrets)))
 	switch {
 	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("put rules in force (grant NET_ADMIN: docker run --cap-add NET_ADMIN): %w", err)
+		return fmt.Errorf("put rules in force (does a seccomp profile or another module forbid it?): %w", err)
 	case err != nil:
 		return fmt.Errorf("put rules in force: %w", err)
 	}

@@ -34,6 +34,7 @@ const FamiliesStatus = 75 // EX_TEMPFAIL of sysexits.h
 // else. It writes the log to stdout, and ends when ctx does, once what was open
 // has drained.
 func Work(ctx context.Context, stdout io.Writer) (err error) {
+	LimitMemory()
 	h, files, conn, err := receiveHandover()
 	if err != nil {
 		return err

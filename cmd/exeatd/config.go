@@ -258,6 +258,7 @@ func (s *settings) readRules(c *sidecar.JoinedConfig) error {
 		problems = append(problems, fmt.Errorf("--sandbox-net-raw %q: want yes or no", s.netRaw))
 	}
 	c.Floor, c.StrictDestinations = s.floor, s.strictDestinations
+	c.NoEgressHook = s.noEgressHook
 	c.ProbeEvery, c.Drain = s.probeEvery, s.drain
 	if s.probeEvery <= 0 {
 		problems = append(problems, fmt.Errorf("--probe-every %s: want more than 0", s.probeEvery))

@@ -34,6 +34,7 @@ type settings struct {
 	onBreach           string
 	strictDestinations bool
 	netRaw             string
+	noEgressHook       bool
 	name               string
 	probeEvery, drain  time.Duration
 }
@@ -65,6 +66,7 @@ func (s *settings) register(flags *pflag.FlagSet) {
 	flags.StringVar(&s.onBreach, "on-breach", "deny", "when a probe fails: `deny` everything, or report it and go on")
 	flags.BoolVar(&s.strictDestinations, "strict-destinations", false, "refuse unknown addresses on ports 80 and 443 too, unread")
 	flags.StringVar(&s.netRaw, "sandbox-net-raw", "yes", "whether the sandbox may have NET_RAW: `yes` or no")
+	flags.BoolVar(&s.noEgressHook, "no-egress-hook", false, "do without the netdev egress hook, as on Linux before 5.16: the sandbox must lack NET_RAW")
 	flags.StringVar(&s.name, "name", "", "call the sandbox `NAME` in status")
 	flags.DurationVar(&s.probeEvery, "probe-every", 30*time.Second, "probe the rules every `TIME`")
 	flags.DurationVar(&s.drain, "drain", 5*time.Second, "at SIGTERM, give open connections this `TIME` to end")

