@@ -44,6 +44,7 @@ func (s *streams) runSealed(ctx context.Context, in runInput) error {
 		return err
 	}
 
+	sidecar.LimitMemory()
 	ctx, kill := context.WithCancel(ctx)
 	defer kill()
 	box, err := sealed.Start(ctx, sealed.Spec{
