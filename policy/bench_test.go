@@ -105,7 +105,9 @@ func TestAHundredThousandTargets(t *testing.T) {
 			runtime.ReadMemStats(&after)
 			held := int64(after.HeapAlloc) - int64(before.HeapAlloc)
 			t.Logf("%v, %d MB held, %d MB allocated on the way", took, held>>20, (after.TotalAlloc-before.TotalAlloc)>>20)
-			if took > 10*time.Second {
+			// Well under a second on its own; ten times that, under the race detector, on
+			// a machine that is busy.
+			if took > 60*time.Second {
 				t.Errorf("took %v", took)
 			}
 			if held > 80<<20 {

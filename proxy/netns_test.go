@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/exeat/exeat/e2e/require"
 	"github.com/exeat/exeat/policy"
 )
 
@@ -29,12 +30,11 @@ const inNamespace = "EXEAT_PROXY_TEST_NAMESPACE"
 // namespace of its own, where nft redirects the documentation ranges to a proxy.
 func TestRedirectedByTheKernel(t *testing.T) {
 	if os.Getenv(inNamespace) != "" {
-		t.Skip("inside")
+		return // inside, where TestInsideTheNamespace is what runs
 	}
-	for _, program := range []string{"nft", "ip"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("no %s here", program)
-		}
+	require.UserNamespaces(t)
+	for _, program := range []string{"nft", "ip", "curl"} {
+		require.Tool(t, program)
 	}
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestInsideTheNamespace$", "-test.v")
 	cmd.Env = append(os.Environ(), inNamespace+"=1")
@@ -44,9 +44,6 @@ func TestRedirectedByTheKernel(t *testing.T) {
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
 	}
 	out, err := cmd.CombinedOutput()
-	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSPC) {
-		t.Skipf("user namespaces are refused here: %v", err)
-	}
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -61,7 +58,7 @@ func sh(t *testing.T, line string) {
 
 func TestInsideTheNamespace(t *testing.T) {
 	if os.Getenv(inNamespace) == "" {
-		t.Skip("runs in a namespace of its own")
+		return // outside: TestRedirectedByTheKernel runs it inside
 	}
 	sh(t, `ip link set lo up
 ip addr add 198.18.0.1/32 dev lo
@@ -134,9 +131,6 @@ EOF`, family, far, at))
 
 // testCurl drives curl over the redirect and over the explicit proxy.
 func testCurl(t *testing.T, proxy string) {
-	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("no curl here")
-	}
 	cases := []struct {
 		name string
 		args []string
