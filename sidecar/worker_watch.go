@@ -156,28 +156,39 @@ func newLinkGuard(h handover) *linkGuard {
 	return &linkGuard{netRaw: h.Config.NetRaw, anyLink: has(h.Features.AnyLink), known: h.Links, strange: map[int]string{}}
 }
 
-// saw notes a link. unsafe says that nothing keeps the sandbox from sending
-// through it; hooked that the rules must be told of it.
-func (g *linkGuard) saw(l firewall.Link) (unsafe, hook bool) {
+// linkChange is what follows from a link that was seen. The zero value is nothing.
+type linkChange struct {
+	// unsafe: nothing keeps the sandbox from sending through it.
+	unsafe bool
+	// hook: the rules must be told of its name.
+	hook bool
+	// was is the name that it had, and that the rules knew it by.
+	was string
+}
+
+// saw notes a link.
+func (g *linkGuard) saw(l firewall.Link) linkChange {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if l.Gone {
 		delete(g.known, l.Index)
 		delete(g.strange, l.Index)
-		return false, false
+		return linkChange{}
 	}
-	if name, ok := g.known[l.Index]; ok && (name == l.Name || g.anyLink) {
-		return false, false
-	}
-	// A link of another name is unhooked where the hook goes by name.
-	_, renamed := g.known[l.Index]
-	if renamed || !g.netRaw {
+	was, known := g.known[l.Index]
+	switch {
+	case known && (was == l.Name || g.anyLink):
+		return linkChange{}
+	case known:
 		g.known[l.Index] = l.Name
-		return false, !g.anyLink
+		return linkChange{hook: true, was: was}
+	case !g.netRaw:
+		g.known[l.Index] = l.Name
+		return linkChange{hook: !g.anyLink}
 	}
 	_, seen := g.strange[l.Index]
 	g.strange[l.Index] = l.Name
-	return true, !g.anyLink && !seen
+	return linkChange{unsafe: true, hook: !g.anyLink && !seen}
 }
 
 func (g *linkGuard) names() []string {
@@ -211,15 +222,18 @@ func strangeLink(name string) string {
 
 // sawLink acts on a link that is there, or is new (bypass.md B21).
 func (w *joinedWorker) sawLink(l firewall.Link) {
-	unsafe, hook := w.guard.saw(l)
-	if unsafe {
+	change := w.guard.saw(l)
+	if change.unsafe {
 		why := strangeLink(l.Name)
 		if err := setDown(l.Name); err != nil {
 			why += "; setting it down failed: " + err.Error()
 		}
 		offer(w.strange, why)
 	}
-	if !hook {
+	if change.was != "" {
+		offer(w.strange, fmt.Sprintf("link %s was renamed to %s, which took it out from under the rules for a moment", change.was, l.Name))
+	}
+	if !change.hook {
 		return
 	}
 	names := w.guard.names()

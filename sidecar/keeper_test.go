@@ -1,0 +1,187 @@
+//go:build linux
+
+package sidecar
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/exeat/exeat/audit"
+	"github.com/exeat/exeat/firewall"
+	"github.com/exeat/exeat/policy"
+)
+
+// linked gives a worker's end of a keeper with this memory.
+func linked(t *testing.T, m *memory) *keeperLink {
+	t.Helper()
+	ours, file, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.FileConn(file)
+	if err = errors.Join(err, file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- m.serve(ours) }()
+	t.Cleanup(func() {
+		conn.Close()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		ours.Close()
+	})
+	return newKeeperLink(conn.(*net.UnixConn))
+}
+
+func TestTheKeeperRemembersWhatAWorkerCommitted(t *testing.T) {
+	disk, err := OpenStore(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	for name, store := range map[string]*FileStore{"on disk": disk, "as long as it lives": nil} {
+		t.Run(name, func(t *testing.T) {
+			m := remember(store)
+			worker := linked(t, m)
+			commit, err := worker.Prepare(State{Document: policy.Document{Mode: policy.ModePublic}, Generation: 3})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if state, _, _ := m.recall(); state != nil || m.cameUp() {
+				t.Errorf("before the commit it remembers %+v", state)
+			}
+			if err := commit(); err != nil {
+				t.Fatal(err)
+			}
+			if state, _, _ := m.recall(); state == nil || state.Generation != 3 || !m.cameUp() {
+				t.Errorf("it remembers %+v, want generation 3", state)
+			}
+			if err := commit(); err == nil {
+				t.Error("what was committed was committed again")
+			}
+			if err := worker.Forget(); err != nil {
+				t.Fatal(err)
+			}
+			if state, distrust, _ := m.recall(); state != nil || distrust == "" {
+				t.Errorf("it remembers %+v and trusts it (%q) though a worker said to forget", state, distrust)
+			}
+		})
+	}
+}
+
+func TestTheKeeperRemembersAttributions(t *testing.T) {
+	m := remember(nil)
+	worker := linked(t, m)
+	addr := netip.MustParseAddr("192.0.2.1")
+	if err := worker.attributed("a.test", []netip.Addr{addr}, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := worker.Prepare(State{Generation: 1}); err != nil { // answered after it
+		t.Fatal(err)
+	}
+	if _, _, names := m.recall(); len(names) != 1 || names[0].Name != "a.test" || names[0].Addr != addr {
+		t.Errorf("it remembers %v", names)
+	}
+}
+
+func TestOnlyWholeLinesAreCopied(t *testing.T) {
+	var out bytes.Buffer
+	if err := copyLines(&out, strings.NewReader("{\"a\":1}\n{\"b\":2}\n{\"c\"")); err != nil || out.String() != "{\"a\":1}\n{\"b\":2}\n" {
+		t.Errorf("copied %q, %v", out.String(), err)
+	}
+	full := errors.New("full")
+	if err := copyLines(failing{full}, strings.NewReader("a\nb\n")); !errors.Is(err, full) {
+		t.Errorf("error %v, want %v", err, full)
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Write([]byte) (int, error) { return 0, f.err }
+
+func TestDatagramsOverAStream(t *testing.T) {
+	client, server := net.Pipe()
+	defer client.Close()
+	defer server.Close()
+	framed := &framedConn{Conn: client}
+	go func() {
+		got := make([]byte, 5)
+		if _, err := io.ReadFull(server, got); err != nil || string(got) != "\x00\x03abc" {
+			t.Errorf("frame %q, %v", got, err)
+		}
+		if _, err := server.Write([]byte("\x00\x02xy")); err != nil {
+			t.Error(err)
+		}
+	}()
+	if n, err := framed.Write([]byte("abc")); n != 3 || err != nil {
+		t.Fatal(n, err)
+	}
+	buf := make([]byte, 16)
+	if n, err := framed.Read(buf); err != nil || string(buf[:n]) != "xy" {
+		t.Errorf("read %q, %v", buf[:n], err)
+	}
+	if _, err := framed.Write(make([]byte, 1<<16)); err == nil {
+		t.Error("a message of 64 KiB was framed")
+	}
+}
+
+func TestWhichLinksAreSafe(t *testing.T) {
+	for name, c := range map[string]struct {
+		netRaw, anyLink bool
+		links           []firewall.Link
+		want            linkChange
+	}{
+		"one that was there":                            {true, false, []firewall.Link{{Index: 2, Name: "eth0"}}, linkChange{}},
+		"a new one, with NET_RAW":                       {true, true, []firewall.Link{{Index: 3, Name: "eth1"}}, linkChange{unsafe: true}},
+		"a new one, with NET_RAW, hooked by name":       {true, false, []firewall.Link{{Index: 3, Name: "eth1"}}, linkChange{unsafe: true, hook: true}},
+		"a new one, without NET_RAW":                    {false, true, []firewall.Link{{Index: 3, Name: "eth1"}}, linkChange{}},
+		"a new one, without NET_RAW, hooked by name":    {false, false, []firewall.Link{{Index: 3, Name: "eth1"}}, linkChange{hook: true}},
+		"one that was renamed, hooked by name":          {true, false, []firewall.Link{{Index: 2, Name: "net0"}}, linkChange{hook: true, was: "eth0"}},
+		"one that was renamed, hooked whatever it is":   {true, true, []firewall.Link{{Index: 2, Name: "net0"}}, linkChange{}},
+		"one that took the number of one that has gone": {true, true, []firewall.Link{{Index: 2, Gone: true}, {Index: 2, Name: "eth0"}}, linkChange{unsafe: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			yes := true
+			h := handover{Config: JoinedConfig{NetRaw: c.netRaw}, Links: map[int]string{1: "lo", 2: "eth0"}}
+			if c.anyLink {
+				h.Features.AnyLink = &yes
+			}
+			g := newLinkGuard(h)
+			var got linkChange
+			for _, l := range c.links {
+				got = g.saw(l)
+			}
+			if got != c.want {
+				t.Errorf("got %+v, want %+v", got, c.want)
+			}
+			if g.health().OK == c.want.unsafe {
+				t.Errorf("health %+v", g.health())
+			}
+		})
+	}
+}
+
+func TestOnlyWhatOurProbesAskForIsQuiet(t *testing.T) {
+	for name, c := range map[string]struct {
+		event audit.Event
+		want  bool
+	}{
+		"the probe's name":                   {audit.Event{Name: probeName, Verdict: policy.Allow}, true},
+		"the probe's address, denied":        {audit.Event{Addr: probeAddr4, Verdict: policy.Deny}, true},
+		"the probe's address, let out":       {audit.Event{Kind: audit.KindDecision, Addr: probeAddr4, Verdict: policy.Allow}, false},
+		"another port of the engine's DNS":   {audit.Event{Addr: engineDNS.Addr(), Port: 53, Verdict: policy.Deny}, false},
+		"any other name":                     {audit.Event{Name: "x.exeat.invalid", Verdict: policy.Deny}, false},
+		"an event that is about nothing yet": {audit.Event{Kind: audit.KindSwap}, false},
+	} {
+		if got := ofProbe(c.event); got != c.want {
+			t.Errorf("%s: quiet %v, want %v", name, got, c.want)
+		}
+	}
+}
