@@ -1,9 +1,11 @@
 package sealed
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -73,4 +75,36 @@ func TestDevicesElsewhereAreUselessToRoot(t *testing.T) {
 	contains(t, run(t, probe("open", path)).out, errnoText(unix.EACCES))
 	contains(t, run(t, probe("open", path).without(defences{RootPaths: true})).out, "done")
 	contains(t, run(t, probe("open", "/dev/null")).out, "done")
+}
+
+func TestNoOtherProcIsWiderThanTheSandboxs(t *testing.T) {
+	path := filepath.Join(hostMount(t, "proc"), "sys/kernel/core_pattern")
+	contains(t, run(t, probe("open", path)).out, errnoText(unix.EROFS))
+	contains(t, run(t, probe("open", path).without(defences{RootPaths: true})).out, "done")
+	nested := require.Tool(t, "unshare") + " -Urpfm --mount-proc echo mounted; echo"
+	if got := run(t, shell(nested)).out; strings.Contains(got, "mounted") {
+		t.Error("a fresh /proc can be mounted in a nested namespace")
+	}
+}
+
+func TestAProcThatIsOutOfReachIsNoHindrance(t *testing.T) {
+	require.Root(t)
+	dir := shortDir(t)
+	at := filepath.Join(dir, "shut", "proc")
+	if err := errors.Join(os.MkdirAll(at, 0o755), os.Chmod(filepath.Join(dir, "shut"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("proc", at, "proc", 0, ""); err != nil {
+		require.Skip(t, fmt.Sprintf("proc cannot be mounted here: %v", err))
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Setenv("SUDO_UID", fmt.Sprint(nobody))
+	t.Setenv("SUDO_GID", fmt.Sprint(nobody))
+	spec := shell("id -u")
+	spec.Dir = "/"
+	contains(t, run(t, spec).out, fmt.Sprint(nobody))
 }

@@ -45,6 +45,7 @@ func arrangeMounts(o orders) (warnings []string, err error) {
 	if o.Root {
 		steps = append(steps, v.restrictRoot)
 	}
+	steps = append(steps, v.coverProcs)
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return v.warn, err
@@ -213,7 +214,7 @@ func (v *view) ownIPC() error {
 			continue
 		}
 		err := unix.Mount("mqueue", m.at, "mqueue", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
-		if err != nil && !errors.Is(err, unix.ENOENT) {
+		if err != nil && !outOfReach(err) {
 			return fmt.Errorf("cover the host's message queues at %s: %w", m.at, err)
 		}
 	}
@@ -356,8 +357,8 @@ func (v *view) closeStage() error {
 	return nil
 }
 
-// mountProc gives the PID namespace its /proc, and covers every other one: they
-// would show, and let signal, the host's processes (bypass B73).
+// mountProc gives the PID namespace its /proc: the host's would show, and let signal,
+// the host's processes (bypass B73).
 func (v *view) mountProc() error {
 	if v.Off.Proc {
 		return nil
@@ -369,15 +370,31 @@ func (v *view) mountProc() error {
 		}
 		return fmt.Errorf("mount /proc: %w", err)
 	}
+	return nil
+}
+
+// coverProcs covers every other /proc of the host by the sandbox's own, with all that
+// is masked in it: else what is not would be there, and would allow a fresh one to be
+// mounted in a nested user namespace besides (mount_too_revealing in the kernel's
+// fs/namespace.c).
+func (v *view) coverProcs() error {
+	if v.Off.Proc {
+		return nil
+	}
 	for _, m := range v.mounts {
 		if m.fstype != "proc" || below(m.at, "/proc") || v.isHidden(m.at) {
 			continue
 		}
-		if err := unix.Mount("/proc", m.at, "", unix.MS_BIND, ""); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := unix.Mount("/proc", m.at, "", unix.MS_BIND|unix.MS_REC, ""); err != nil && !outOfReach(err) {
 			return fmt.Errorf("cover the host's processes at %s: %w", m.at, err)
 		}
 	}
 	return nil
+}
+
+// outOfReach says that a path is not there, or that CMD cannot get to it as we cannot.
+func outOfReach(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES)
 }
 
 // coveredProc lists what is mounted over parts of /proc.

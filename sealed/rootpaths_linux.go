@@ -26,7 +26,7 @@ var (
 // own; they are read-only for root wherever they are mounted.
 var kernelFilesystems = map[string]bool{
 	"sysfs": true, "cgroup": true, "cgroup2": true, "securityfs": true, "debugfs": true, "tracefs": true,
-	"bpf": true, "configfs": true, "pstore": true, "efivarfs": true, "selinuxfs": true, "fusectl": true,
+	"bpf": true, "configfs": true, "pstore": true, "efivarfs": true, "selinuxfs": true, "fusectl": true, "binfmt_misc": true,
 }
 
 // restrictRoot takes from root what a container takes from it.
