@@ -24,6 +24,17 @@ type query struct {
 type answer struct {
 	reply *dns.Msg
 	err   error
+	// ours: who answered is exeat's resolver, as its answer to another question says.
+	ours bool
+}
+
+// refused says that the server would not have the message at all.
+func (a answer) refused() bool {
+	switch a.reply.Rcode {
+	case dns.RcodeFormatError, dns.RcodeNotImplemented, dns.RcodeRefused:
+		return true
+	}
+	return false
 }
 
 // String says it shortly.
@@ -111,7 +122,7 @@ func (a *attempt) deniedQuestion(network string, to netip.AddrPort, name string)
 func (a answer) sight() sight {
 	switch {
 	case a.reply == nil:
-		if errno := errnoOf(a.err); errno == unix.ECONNREFUSED || errno == unix.ECONNRESET || errno == unix.EPERM || errno == unix.EHOSTUNREACH {
+		if errno := errnoOf(a.err); errno == unix.EPERM {
 			return held("%s", a)
 		}
 		if errors.Is(a.err, io.EOF) {
@@ -124,7 +135,7 @@ func (a answer) sight() sight {
 		return unproven(a.String(), "the policy in force allows the question")
 	case len(a.reply.Answer) > 0:
 		return leak("%s", a)
-	case a.reply.Rcode == dns.RcodeFormatError, a.reply.Rcode == dns.RcodeNotImplemented, a.reply.Rcode == dns.RcodeRefused:
+	case a.ours && a.refused():
 		return held("%s", a)
 	}
 	return unproven(a.String(), "nothing says who answered: it may have been asked outside")
@@ -139,7 +150,11 @@ func dnsCases() []Case {
 		return Case{ID: id, Attack: attack, Expected: answered, try: func(a *attempt) sight {
 			q := question("udp", at(a), a.Name)
 			q.message = change(a, q.message)
-			return a.ask(q).sight()
+			answer := a.ask(q)
+			if answer.reply != nil && answer.refused() {
+				answer.ours = a.deniedQuestion("udp", at(a), a.Name).verdict == Held
+			}
+			return answer.sight()
 		}}
 	}
 	typed := func(qtype uint16) Case {

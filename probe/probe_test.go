@@ -71,7 +71,7 @@ func TestSilenceProvesNothing(t *testing.T) {
 	}
 	line(t, "ip link set lo up; ip link add eth0 type veth peer name far0; ip addr add 198.51.100.2/24 dev eth0; ip link set eth0 up; ip link set far0 up; ip route add default via 198.51.100.1; ip neigh add 198.51.100.1 lladdr 02:00:00:00:00:01 dev eth0")
 	began := time.Now()
-	report, err := Run(t.Context(), Options{IDs: []string{"B01", "B03", "B04", "B05", "B08", "B12", "B23", "B65"}})
+	report, err := Run(t.Context(), Options{IDs: []string{"B02", "B03", "B04", "B05", "B08", "B12", "B22", "B23"}})
 	if err != nil {
 		t.Fatal(err)
 	}

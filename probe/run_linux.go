@@ -23,13 +23,21 @@ type Case struct {
 type sight struct {
 	verdict   Verdict
 	seen, why string
+	// quiet marks what is held where no link has sent anything meanwhile.
+	quiet bool
 }
 
-func held(format string, args ...any) sight { return sight{Held, fmt.Sprintf(format, args...), ""} }
-func leak(format string, args ...any) sight { return sight{Leak, fmt.Sprintf(format, args...), ""} }
+func held(format string, args ...any) sight { return sight{verdict: Held, seen: fmt.Sprintf(format, args...)} }
+func leak(format string, args ...any) sight { return sight{verdict: Leak, seen: fmt.Sprintf(format, args...)} }
 
 // unproven says what was seen, and why that proves nothing.
-func unproven(seen, why string) sight { return sight{NotProven, seen, why} }
+func unproven(seen, why string) sight { return sight{verdict: NotProven, seen: seen, why: why} }
+
+// unlessQuiet is unproven for what sent a packet, if at all: where no link has
+// sent any meanwhile, it was stopped before that.
+func unlessQuiet(seen, why string) sight {
+	return sight{verdict: NotProven, seen: seen, why: why, quiet: true}
+}
 
 // attempt is one case under way.
 type attempt struct {
@@ -74,6 +82,46 @@ func Cases() []Case {
 	return all
 }
 
+// quietTries are how often a case is tried while others' packets could be ours,
+// where one try takes less than quickTry.
+const (
+	quietTries = 3
+	quickTry   = 100 * time.Millisecond
+)
+
+// tryUntilQuiet tries the case, and again where only the links' counters can tell
+// that nothing left, and others' traffic was counted.
+func (a *attempt) tryUntilQuiet(ctx context.Context, c Case) sight {
+	for n := 1; ; n++ {
+		limited, cancel := context.WithTimeout(ctx, caseTime)
+		a.ctx = limited
+		before, began := packetsSent(), time.Now()
+		s := c.try(a)
+		slow := time.Since(began) > quickTry
+		if s.quiet {
+			a.pause(20 * time.Millisecond) // for what is on its way to the link
+		}
+		cancel()
+		if !s.quiet {
+			return s
+		}
+		if packetsSent() == before {
+			return held("%s; no link has sent anything", s.seen)
+		}
+		if n == quietTries || slow || ctx.Err() != nil {
+			return s
+		}
+	}
+}
+
+// pause waits, or until the case's time is up.
+func (a *attempt) pause(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-a.ctx.Done():
+	}
+}
+
 func runCases(ctx context.Context, o Options, cases []Case) (Report, error) {
 	around, err := look()
 	if err != nil {
@@ -85,10 +133,8 @@ func runCases(ctx context.Context, o Options, cases []Case) (Report, error) {
 			return report, err
 		}
 		marker := fmt.Sprintf("%s-%03d-", o.Marker, i)
-		limited, cancel := context.WithTimeout(ctx, caseTime)
-		a := &attempt{ctx: limited, Aim: o.Aim, surroundings: around, marker: marker, mark: o.SocketMark, child: o.Child}
-		s := c.try(a)
-		cancel()
+		a := &attempt{Aim: o.Aim, surroundings: around, marker: marker, mark: o.SocketMark, child: o.Child}
+		s := a.tryUntilQuiet(ctx, c)
 		report.add(Finding{
 			ID: c.ID, Attack: c.Attack, Expected: c.Expected,
 			Seen: s.seen, Verdict: s.verdict, Why: s.why, Marker: marker,

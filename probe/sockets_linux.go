@@ -86,7 +86,7 @@ const noFarSide = "nothing here tells whether it arrived; a far side that counts
 // says about it counts.
 func (a *attempt) sent(err error) sight {
 	if err == nil || errors.Is(err, errSilent) {
-		return unproven(errSilent.Error(), noFarSide)
+		return unlessQuiet(errSilent.Error(), noFarSide)
 	}
 	seen := err.Error()
 	var got *answered
@@ -110,7 +110,7 @@ func (a *attempt) sent(err error) sight {
 	if errors.As(err, &refused) {
 		return held("%s", seen)
 	}
-	return unproven(seen, "that could be the answer of a far side")
+	return unlessQuiet(seen, "that could be the answer of a far side")
 }
 
 func errnoOf(err error) syscall.Errno {
@@ -135,7 +135,7 @@ func (r *localRefusal) Error() string {
 // afterwards waits a moment for the answer to a datagram that a connected socket
 // has sent: an ICMP error of this machine's own, or whatever a far side says.
 func (a *attempt) afterwards(fd, family int) error {
-	for deadline := a.within(300 * time.Millisecond); time.Now().Before(deadline); {
+	for deadline := a.within(200 * time.Millisecond); time.Now().Before(deadline); {
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(fds, int(max(time.Until(deadline).Milliseconds(), 1)))
 		switch {

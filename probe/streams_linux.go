@@ -65,10 +65,13 @@ func (a *attempt) connected(err error) sight {
 	switch errno := errnoOf(err); {
 	case err == nil, errors.Is(err, errSilent):
 		return unproven("connected", noFarSide)
+	case errno == unix.ECONNRESET:
+		// It was connected: a proxy outside of this namespace may have passed it on.
+		return unproven(short(err), noFarSide)
 	case errno == unix.ECONNREFUSED, errno == unix.EHOSTUNREACH:
-		return held("%s", short(err))
+		return unlessQuiet(short(err), "that could be the answer of a far side")
 	case errors.As(err, &network) && network.Timeout():
-		return unproven("no answer", noFarSide)
+		return unlessQuiet("no answer", noFarSide)
 	default:
 		return a.sent(err)
 	}
@@ -214,11 +217,12 @@ func hangs(a *attempt) sight {
 	began := time.Now()
 	s := tcp(func(a *attempt) netip.Addr { return a.IPv4 }, tcpPort)(a)
 	took := time.Since(began).Round(time.Millisecond)
-	switch {
-	case s.verdict == Held && took > time.Second:
-		return leak("%s, after %s", s.seen, took)
-	case s.verdict == Held:
-		return held("%s, after %s", s.seen, took)
+	if s.verdict == Leak || s.seen == "no answer" {
+		return s
+	}
+	s.seen = fmt.Sprintf("%s, after %s", s.seen, took)
+	if took > time.Second {
+		return leak("%s", s.seen)
 	}
 	return s
 }

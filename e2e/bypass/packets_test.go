@@ -58,12 +58,16 @@ var notShown = map[string]string{
 	"B20 the metadata service by its name":               "the far side echoes, and knows no names",
 }
 
-// neverProvenInside are cases whose denial makes no sound: the far side alone
-// tells that nothing came.
-var neverProvenInside = map[string]bool{
+// neverProven are cases that this kernel may have nothing to try with.
+var neverProven = map[string]bool{
+	"B04 an SCTP socket": true,
+}
+
+// silent are cases whose denial makes no sound: that nothing left is told by the
+// link's counters alone, in which the sidecar's own packets may be counted too.
+var silent = map[string]bool{
 	"B04 a raw first fragment":                    true,
 	"B04 a raw later fragment":                    true,
-	"B04 an SCTP socket":                          true, // where the kernel lacks it
 	"B15 a frame on lo for the kernel to forward": true,
 	"B17 a foreign destination on lo":             true,
 }
@@ -179,7 +183,7 @@ func inLab(t *testing.T, set capabilitySet) {
 			if r.arrived > 0 || r.Verdict == probe.Leak {
 				t.Errorf("%s: %s %s: %d frames arrived (%s: %s)", name, r.ID, r.Attack, r.arrived, r.Verdict, r.Seen)
 			}
-			if r.Verdict == probe.NotProven && !neverProvenInside[r.ID+" "+r.Attack] {
+			if r.Verdict == probe.NotProven && !neverProven[r.ID+" "+r.Attack] && !silent[r.ID+" "+r.Attack] {
 				t.Errorf("%s: %s %s is not proven: %s (%s)", name, r.ID, r.Attack, r.Seen, r.Why)
 			}
 			t.Logf("%s: %s %s: %s, %s", name, r.ID, r.Attack, r.Verdict, r.Seen)
