@@ -49,6 +49,8 @@ func runEngine(ctx context.Context, args []string, stdout io.Writer) error {
 	inForce.Store(allowlist(1))
 	log := audit.New(audit.Config{Writer: io.Discard})
 	table := attribution.New(time.Hour, time.Now)
+	// As the resolver does when it answers a client that is about to connect.
+	table.Add(originName, []netip.Addr{address}, time.Hour)
 	flows := proxy.NewFlows(log)
 	served := make(chan error, 2)
 	if *listen != "" {

@@ -19,10 +19,17 @@ var errTooLong = errors.New("first message too long")
 // client is one client connection while its own goroutine has it. What is read
 // of it is recorded until it is known what to do with it.
 type client struct {
-	p   *Proxy
-	tcp *net.TCPConn
-	// in is what is read of it: tcp.
+	p *Proxy
+	// tcp is nil while the connection is an arrival.
+	tcp  *net.TCPConn
+	peer netip.AddrPort
+	// waited is how long the client was waited for before its goroutine began.
+	waited time.Duration
+	// in is what is read of it: tcp, or the arrival's socket.
 	in io.Reader
+	// arriving is the tunnel that the connection is to become, while it is an
+	// arrival.
+	arriving atomic.Pointer[tunnel]
 	// dst is where it was going; for CONNECT to an address, that address.
 	dst netip.AddrPort
 	// authority is the name of a CONNECT: what is inside must show the same.
@@ -121,8 +128,16 @@ func (c *client) deadline(t time.Time) {
 	}
 }
 
-// interrupt ends the connection from another goroutine.
-func (c *client) interrupt() { c.reset() }
+// interrupt ends the connection from another goroutine. One that stops being an
+// arrival meanwhile asks whether it was interrupted.
+func (c *client) interrupt() {
+	if t := c.arriving.Load(); t != nil {
+		t.abort(ErrCut)
+		c.p.cfg.Flows.nudge()
+		return
+	}
+	c.reset()
+}
 
 // finish is the end of the connection's goroutine.
 func (c *client) finish() {

@@ -81,7 +81,12 @@ type Config struct {
 	// OriginalDst tells where a redirected connection was going; nil asks the
 	// kernel (SO_ORIGINAL_DST). Another kind of redirection (TPROXY, a userspace
 	// stack) brings its own.
-	OriginalDst func(conn *net.TCPConn) (netip.AddrPort, error)
+	OriginalDst func(fd int) (netip.AddrPort, error)
+	// Connect begins the connections that Dial would make, without waiting for
+	// them, so that an ordinary connection needs no goroutine (see Connector). nil
+	// is what Dial does by default; where Dial is set and Connect is not, every
+	// connection has a goroutine.
+	Connect func(to netip.AddrPort) (fd int, err error)
 	// UpstreamProxy, when set, is an HTTP proxy that every connection is made
 	// through; its userinfo is sent as Proxy-Authorization.
 	UpstreamProxy *url.URL
@@ -105,6 +110,9 @@ func (c *Config) Defaults() {
 	}
 	if c.Limits.MaxConns == 0 {
 		c.Limits.MaxConns = min(16384, affordable())
+	}
+	if c.Dial == nil && c.Connect == nil {
+		c.Connect = Connector(nil)
 	}
 	if c.Dial == nil {
 		d := &net.Dialer{}

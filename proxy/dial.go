@@ -37,7 +37,10 @@ type upstream struct {
 // route is how a verdict may be dialled: checked addresses in order of
 // preference, then those that further gives, asked only when the first fail.
 type route struct {
-	addrs   []netip.Addr
+	addrs []netip.Addr
+	// begun is a connection to the first of addrs that has not come about yet, if
+	// there is one. It goes with further alone, so that a race has it.
+	begun   *net.TCPConn
 	further func(context.Context) []netip.Addr
 	// host is dialled by an upstream proxy that resolves, in place of addrs.
 	host string
@@ -48,25 +51,12 @@ type route struct {
 // denial where every address was refused; the error is one of resolution.
 func (p *Proxy) route(ctx context.Context, c *policy.Compiled, v verdict) (route, verdict, error) {
 	r := route{port: v.subject.port}
-	if v.name == "" {
-		r.addrs = []netip.Addr{v.direct}
-		return r, v, nil
-	}
-	if p.cfg.UpstreamResolves {
+	if v.name != "" && p.cfg.UpstreamResolves {
 		r.host = v.name
 		return r, v, nil
 	}
-	if v.direct.IsValid() && p.checkAddress(c, v.name, v.direct, r.port).Verdict == policy.Allow {
-		r.addrs = []netip.Addr{v.direct}
-		r.further = func(ctx context.Context) []netip.Addr {
-			// That the name cannot be resolved again is no news: its address failed.
-			addrs, _, err := p.resolve(ctx, c, v)
-			if err != nil {
-				return nil
-			}
-			return slices.DeleteFunc(addrs, func(a netip.Addr) bool { return a == v.direct })
-		}
-		return r, v, nil
+	if known, ok := p.knownRoute(c, v); ok {
+		return known, v, nil
 	}
 	addrs, refused, err := p.resolve(ctx, c, v)
 	if err != nil {
@@ -77,6 +67,26 @@ func (p *Proxy) route(ctx context.Context, c *policy.Compiled, v verdict) (route
 	}
 	r.addrs = addrs
 	return r, v, nil
+}
+
+// knownRoute is the route of a verdict whose address is known without resolving.
+func (p *Proxy) knownRoute(c *policy.Compiled, v verdict) (r route, ok bool) {
+	r = route{port: v.subject.port, addrs: []netip.Addr{v.direct}}
+	if v.name == "" {
+		return r, true
+	}
+	if !v.direct.IsValid() || p.checkAddress(c, v.name, v.direct, r.port).Verdict != policy.Allow {
+		return route{}, false
+	}
+	r.further = func(ctx context.Context) []netip.Addr {
+		// That the name cannot be resolved again is no news: its address failed.
+		addrs, _, err := p.resolve(ctx, c, v)
+		if err != nil {
+			return nil
+		}
+		return slices.DeleteFunc(addrs, func(a netip.Addr) bool { return a == v.direct })
+	}
+	return r, true
 }
 
 // resolve asks for the addresses of v's name and keeps those that may be
@@ -166,10 +176,15 @@ func (p *Proxy) race(ctx context.Context, r route) (upstream, error) {
 		if next == len(r.addrs) {
 			return
 		}
-		a := r.addrs[next]
+		a, begun := r.addrs[next], r.begun
+		r.begun = nil
 		next++
 		running++
 		go func() {
+			if begun != nil {
+				results <- attempt{upstream{tcp: begun, addr: a}, await(ctx, begun)}
+				return
+			}
 			up, err := p.dialAddr(ctx, a, r.port)
 			results <- attempt{up, err}
 		}()

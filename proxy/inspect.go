@@ -231,11 +231,8 @@ func (p *Proxy) open(ctx context.Context, c *client, pol *policy.Compiled, v ver
 func (o opening) flowInfo(c *client) FlowInfo {
 	s := o.subject
 	info := FlowInfo{
-		Name: s.name, Addr: o.up.addr, Port: s.port, Protocol: policy.TCP, Channel: s.channel,
+		Client: c.peer, Name: s.name, Addr: o.up.addr, Port: s.port, Protocol: policy.TCP, Channel: s.channel,
 		Request: o.evidence, Decision: o.Decision, DecisionID: o.id,
-	}
-	if client, err := addrPort(c.tcp.RemoteAddr()); err == nil {
-		info.Client = client
 	}
 	resolved := o.name != "" || s.name != "" && slices.Contains(s.attributed, s.name)
 	switch {

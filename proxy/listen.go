@@ -26,22 +26,27 @@ func (p *Proxy) ServeTransparent(ctx context.Context, ln *net.TCPListener) error
 	if err != nil {
 		return fmt.Errorf("proxy: serve: %w", err)
 	}
-	return p.serve(ctx, ln, func(ctx context.Context, c *client) {
-		dst, err := p.cfg.OriginalDst(c.tcp)
-		if err != nil {
-			p.internal(c, err)
-			return
+	// A TCPListener lets nobody wait but its own Accept.
+	in, err := ln.File()
+	if err != nil {
+		return fmt.Errorf("proxy: serve: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { in.Close() }) // a duplicate: nothing is lost
+	defer stop()
+	raw, err := in.SyscallConn()
+	if err == nil {
+		err = inherited(raw)
+	}
+	if err != nil {
+		return fmt.Errorf("proxy: serve: %w", errors.Join(err, in.Close()))
+	}
+	d := &door{p: p, own: own, held: newHolder()}
+	return p.serve(ctx, ln, d.held, func() error {
+		fd, peer, err := acceptFrom(raw)
+		if err == nil {
+			d.enter(ctx, fd, peer)
 		}
-		c.dst = dst
-		switch {
-		case p.isExplicit(dst):
-			p.explicitConn(ctx, c)
-		case dst == own || p.cfg.Local(dst.Addr()) || p.isNowhere(dst):
-			// One connection dialled to ourselves would become hundreds (bypass B37).
-			p.refuse(c, subject{dst: dst.Addr(), port: dst.Port()}, policy.ReasonSpecialAddress)
-		default:
-			p.transparentConn(ctx, c)
-		}
+		return err
 	})
 }
 
@@ -64,13 +69,29 @@ func (p *Proxy) ServeExplicit(ctx context.Context, ln *net.TCPListener) error {
 	}
 	p.setExplicit(own, true)
 	defer p.setExplicit(own, false)
-	return p.serve(ctx, ln, p.explicitConn)
+	held := newHolder()
+	return p.serve(ctx, ln, held, func() error {
+		conn, err := ln.AcceptTCP()
+		if err != nil {
+			return err
+		}
+		if !p.room() {
+			reset(conn)
+			return nil
+		}
+		c := &client{p: p, tcp: conn, in: conn}
+		if peer, err := addrPort(conn.RemoteAddr()); err == nil {
+			c.peer = peer
+		}
+		c.begin(ctx, held, p.explicitConn)
+		return nil
+	})
 }
 
-// serve accepts until ctx ends. No error of accept ends it: a proxy that exits
-// for want of descriptors takes the sandbox's only way out with it.
-func (p *Proxy) serve(ctx context.Context, ln *net.TCPListener, handle func(context.Context, *client)) error {
-	held := &holder{open: map[*client]struct{}{}}
+// serve has accept take one connection after the other until ctx ends. No error of
+// accept ends it: a proxy that exits for want of descriptors takes the sandbox's
+// only way out with it.
+func (p *Proxy) serve(ctx context.Context, ln *net.TCPListener, held *holder, accept func() error) error {
 	stop := context.AfterFunc(ctx, func() {
 		// Both only hasten the end; ln may have been closed by its owner.
 		if err := ln.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
@@ -84,13 +105,12 @@ func (p *Proxy) serve(ctx context.Context, ln *net.TCPListener, handle func(cont
 	defer reserve.close()
 	backoff := 5 * time.Millisecond
 	for {
-		conn, err := ln.AcceptTCP()
+		err := accept()
 		if err == nil {
 			backoff = 5 * time.Millisecond
-			p.admit(ctx, held, conn, handle)
 			continue
 		}
-		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrClosed) {
 			held.abortAll()
 			return ctx.Err()
 		}
@@ -105,21 +125,28 @@ func (p *Proxy) serve(ctx context.Context, ln *net.TCPListener, handle func(cont
 	}
 }
 
-// admit counts a connection in and starts its goroutine, or resets it when there
-// are too many.
-func (p *Proxy) admit(ctx context.Context, held *holder, conn *net.TCPConn, handle func(context.Context, *client)) {
-	c := &client{p: p, tcp: conn, in: conn}
+// room counts a connection in; false, and said so, when there are too many.
+func (p *Proxy) room() bool {
 	if p.conns.Add(1) > int64(p.cfg.Limits.MaxConns) {
 		p.conns.Add(-1)
 		p.event(audit.Event{Kind: audit.KindDecision, Reason: policy.ReasonLimit, Message: "too many connections"})
-		reset(conn)
-		return
+		return false
 	}
+	return true
+}
+
+// begin starts the goroutine of a connection that there was room for.
+func (c *client) begin(ctx context.Context, held *holder, handle func(context.Context, *client)) {
 	if !held.add(c) {
-		p.conns.Add(-1)
-		reset(conn)
+		c.reset()
+		c.finish()
 		return
 	}
+	c.run(ctx, held, handle)
+}
+
+// run is begin for a connection that is held already.
+func (c *client) run(ctx context.Context, held *holder, handle func(context.Context, *client)) {
 	go func() {
 		defer held.done(c)
 		handle(ctx, c)
@@ -139,13 +166,16 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// holder knows the connections whose goroutines run, so that a stop can end them.
+// holder knows the connections that are not relayed yet, so that a stop can end
+// them.
 type holder struct {
 	wg      sync.WaitGroup
 	mu      sync.Mutex
 	open    map[*client]struct{}
 	stopped bool
 }
+
+func newHolder() *holder { return &holder{open: map[*client]struct{}{}} }
 
 func (h *holder) add(c *client) bool {
 	h.mu.Lock()
@@ -163,6 +193,13 @@ func (h *holder) done(c *client) {
 	delete(h.open, c)
 	h.mu.Unlock()
 	h.wg.Done()
+}
+
+// over says that everything is being ended.
+func (h *holder) over() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.stopped
 }
 
 func (h *holder) abortAll() {

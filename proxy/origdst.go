@@ -18,35 +18,38 @@ const ip6tOriginalDst = 80
 // originalDst asks conntrack where a redirected connection was going
 // (SO_ORIGINAL_DST). A connection that was not redirected went to the local
 // address, which is the answer then: the caller refuses it.
-func originalDst(conn *net.TCPConn) (netip.AddrPort, error) {
-	local, err := addrPort(conn.LocalAddr())
+func originalDst(fd int) (netip.AddrPort, error) {
+	sa, err := unix.Getsockname(fd)
 	if err != nil {
-		return netip.AddrPort{}, err
+		return netip.AddrPort{}, fmt.Errorf("local address: %w", err)
 	}
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("original destination: %w", err)
-	}
+	local := sockaddrPort(sa)
 	var dst netip.AddrPort
-	var optErr error
-	err = raw.Control(func(fd uintptr) {
-		if local.Addr().Is4() {
-			dst, optErr = originalDst4(int(fd))
-		} else {
-			dst, optErr = originalDst6(int(fd))
-		}
-	})
-	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("original destination: %w", err)
+	if local.Addr().Is4() {
+		dst, err = originalDst4(fd)
+	} else {
+		dst, err = originalDst6(fd)
 	}
-	switch optErr {
+	switch err {
 	case nil:
 		return dst, nil
 	case unix.ENOENT, unix.ENOPROTOOPT:
 		// conntrack does not know it (or is not loaded): nobody redirected it.
 		return local, nil
 	}
-	return netip.AddrPort{}, fmt.Errorf("original destination: %w", optErr)
+	return netip.AddrPort{}, fmt.Errorf("original destination: %w", err)
+}
+
+// sockaddrPort is sa, unmapped and without a zone; the zero AddrPort where it is
+// none of IP.
+func sockaddrPort(sa unix.Sockaddr) netip.AddrPort {
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port))
+	}
+	return netip.AddrPort{}
 }
 
 func originalDst4(fd int) (netip.AddrPort, error) {

@@ -69,6 +69,8 @@ type tunnel struct {
 	// again says that the worker has more to do for this tunnel at once.
 	again bool
 	slot  uint32
+	// arrival is set until the tunnel is a flow's.
+	arrival *arrival
 
 	// mu is held while bytes are moved, so that whoever aborts the tunnel knows
 	// that none are; and it guards the descriptors' being open, so that a number is

@@ -44,15 +44,22 @@ type worker struct {
 	start   time.Time
 	now     time.Duration // since start, of the events just read
 
-	// mu guards tunnels, free, live, barred and closing. A tunnel's sockets are added to
+	// mu guards what follows. A tunnel's sockets are added to
 	// the poll set under it, so that no event finds a tunnel half made.
 	mu      sync.Mutex
 	tunnels []*tunnel // by slot
 	free    []uint32
 	live    int
 	barred  []*tunnel // aborted, to be ended once nudged
-	nudged  bool
-	closing bool
+	// arrivals are the tunnels that are not flows yet; while there are any, tick
+	// wakes the worker to look for those that take too long.
+	arrivals map[*tunnel]struct{}
+	tick     *time.Timer
+	ticking  bool
+	late     []*tunnel // of arrivals, for the worker alone
+	gone     bool      // wake is closed
+	nudged   bool
+	closing  bool
 }
 
 // pending is an event that has found its tunnel.
@@ -90,12 +97,16 @@ func newWorker(workers int) (*worker, error) {
 		closeDescriptor(wake)
 		return nil, errors.Join(fmt.Errorf("epoll: %w", err), file.Close())
 	}
-	return &worker{
-		poll: file, raw: raw, fd: poll, wake: wake,
+	w := &worker{
+		arrivals: map[*tunnel]struct{}{},
+		poll:     file, raw: raw, fd: poll, wake: wake,
 		buffer: make([]byte, readBuffer),
 		start:  time.Now(), heldMax: heldMax,
 		pipes: pipes{bigMax: max(1, maxBigPipes/workers), smallMax: max(1, maxSmallPipes/workers)},
-	}, nil
+	}
+	w.tick = time.AfterFunc(time.Hour, w.ticked)
+	w.tick.Stop()
+	return w, nil
 }
 
 // add gives a tunnel to the worker.
@@ -113,6 +124,9 @@ func (w *worker) add(t *tunnel) error {
 	}
 	t.worker, t.moved = w, time.Since(w.start)
 	for i := range t.ends {
+		if t.ends[i].fd < 0 {
+			continue // an arrival's upstream, which join brings
+		}
 		event := t.event(i, watchRead)
 		if err := unix.EpollCtl(w.fd, unix.EPOLL_CTL_ADD, t.ends[i].fd, &event); err != nil {
 			w.free, t.worker = append(w.free, t.slot), nil
@@ -121,6 +135,10 @@ func (w *worker) add(t *tunnel) error {
 	}
 	w.tunnels[t.slot] = t
 	w.live++
+	if t.arrival != nil {
+		w.arrivals[t] = struct{}{}
+		w.tickLocked()
+	}
 	return nil
 }
 
@@ -154,11 +172,15 @@ func (w *worker) run() {
 		w.turns, w.spare = w.spare, w.turns
 		for i, t := range w.spare {
 			t.again, w.spare[i] = false, nil
+			if t.arrival != nil && !t.arrives() {
+				continue
+			}
 			if over, err := t.step(); over {
 				w.finish(t, err)
 			}
 		}
 		w.spare = w.spare[:0]
+		w.hurry()
 		more = w.clear()
 		if closing {
 			w.drop()
@@ -179,6 +201,62 @@ func (w *worker) ready(events []unix.EpollEvent, wait bool) (n int, err error) {
 		return n > 0 || err != nil
 	})
 	return n, errors.Join(err, waitErr)
+}
+
+// arrives goes on with an arrival; true when it has become a flow.
+func (t *tunnel) arrives() bool {
+	t.mu.Lock()
+	over := t.closed || t.aborted != nil // what is aborted is barred
+	t.mu.Unlock()
+	return !over && t.arrival.step()
+}
+
+// arrived takes a tunnel off the arrivals.
+func (w *worker) arrived(t *tunnel) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.arrivals, t)
+	t.arrival = nil
+}
+
+// hurry gives arrivals that take too long goroutines.
+func (w *worker) hurry() {
+	w.mu.Lock()
+	if w.ticking || len(w.arrivals) == 0 {
+		w.mu.Unlock()
+		return
+	}
+	now := time.Now()
+	for t := range w.arrivals {
+		if now.After(t.arrival.due) {
+			w.late = append(w.late, t)
+		}
+	}
+	w.tickLocked()
+	w.mu.Unlock()
+	for i, t := range w.late {
+		t.arrival.late()
+		w.late[i] = nil
+	}
+	w.late = w.late[:0]
+}
+
+// tickLocked has the worker woken in a while. w.mu is held.
+func (w *worker) tickLocked() {
+	if !w.ticking {
+		w.ticking = true
+		w.tick.Reset(arrivalTick)
+	}
+}
+
+// ticked is the timer's.
+func (w *worker) ticked() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ticking = false
+	if len(w.arrivals) > 0 && !w.gone {
+		w.wakeUp()
+	}
 }
 
 // find looks up the tunnels of the events, and says whether the worker is to end.
@@ -282,12 +360,18 @@ func (w *worker) finish(t *tunnel, err error) {
 	for i := range t.ways {
 		w.discard(&t.ways[i])
 	}
+	w.forget(t)
+	t.done(err)
+}
+
+// forget takes a tunnel off the worker's list.
+func (w *worker) forget(t *tunnel) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.tunnels[t.slot] = nil
 	w.free = append(w.free, t.slot)
 	w.live--
-	w.mu.Unlock()
-	t.done(err)
+	delete(w.arrivals, t)
 }
 
 // drop ends what is left when the worker closes.
@@ -300,6 +384,10 @@ func (w *worker) drop() {
 			w.finish(t, ErrCut)
 		}
 	}
+	w.mu.Lock()
+	w.gone = true
+	w.mu.Unlock()
+	w.tick.Stop()
 	w.pipes.close()
 	w.poll.Close()
 	closeDescriptor(w.wake)
@@ -347,6 +435,10 @@ func (w *worker) nudge() {
 	w.mu.Lock()
 	w.nudged = true
 	w.mu.Unlock()
+	w.wakeUp()
+}
+
+func (w *worker) wakeUp() {
 	one := [8]byte{1}
 	if _, err := unix.Write(w.wake, one[:]); err != nil {
 		// EBADF, EFAULT, EINVAL and a count of 2^64 cannot come about.

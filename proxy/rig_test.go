@@ -49,6 +49,8 @@ type rig struct {
 	dialled []netip.AddrPort
 	// going says where a connection to a local port was redirected from.
 	going map[uint16]netip.AddrPort
+	// deaf is an address that answers no connection.
+	deaf string
 }
 
 // logged keeps events, and answers for the ids.
@@ -120,11 +122,12 @@ func newRig(t testing.TB, document string, change ...func(*Config)) *rig {
 		t: t, log: &logged{more: make(chan struct{})}, names: attribution.New(time.Hour, nil),
 		hosts: map[string][]netip.Addr{}, origins: map[netip.AddrPort]string{}, going: map[uint16]netip.AddrPort{},
 	}
+	r.deaf = deafAddress(t)
 	r.swap(document)
 	r.flows = NewFlows(r.log)
 	cfg := Config{
 		Policy: &r.policy, Log: r.log, Names: r.names, Flows: r.flows,
-		Resolve: r.resolve, Dial: r.dial, OriginalDst: r.originalDst,
+		Resolve: r.resolve, Dial: r.dial, Connect: r.connect, OriginalDst: r.originalDst,
 	}
 	for _, c := range change {
 		c(&cfg)
@@ -154,6 +157,27 @@ func (r *rig) swap(document string) *policy.Compiled {
 	c := policy.Compile(d, policy.Options{Generation: generation})
 	r.policy.Store(c)
 	return c
+}
+
+// deafAddress is of a listener whose queue is full: the kernel drops what else
+// comes.
+func deafAddress(t testing.TB) string {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		t.Cleanup(func() { unix.Close(fd) })
+		err = errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := sockaddrPort(sa)
+	dialTCP(t, at.String()) // fills the queue
+	return at.String()
 }
 
 func (r *rig) resolve(_ context.Context, name string, _ Family) ([]netip.Addr, error) {
@@ -187,11 +211,27 @@ func (r *rig) dial(ctx context.Context, network, address string) (net.Conn, erro
 	return d.DialContext(ctx, "tcp", real)
 }
 
-func (r *rig) originalDst(c *net.TCPConn) (netip.AddrPort, error) {
-	local, err := addrPort(c.LocalAddr())
+// connect is dial for the connections that have no goroutine.
+func (r *rig) connect(to netip.AddrPort) (int, error) {
+	r.mu.Lock()
+	r.dialled = append(r.dialled, to)
+	real, ok := r.origins[to]
+	r.mu.Unlock()
+	if !ok {
+		return -1, unix.ECONNREFUSED
+	}
+	if real == "silence" {
+		real = r.deaf
+	}
+	return Connector(nil)(netip.MustParseAddrPort(real))
+}
+
+func (r *rig) originalDst(fd int) (netip.AddrPort, error) {
+	sa, err := unix.Getsockname(fd)
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
+	local := sockaddrPort(sa)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if to, ok := r.going[local.Port()]; ok {

@@ -42,6 +42,9 @@ const maxMethod = 32
 // errHelloRead ends crypto/tls's handshake once it has parsed the ClientHello.
 var errHelloRead = errors.New("client hello read")
 
+// errNoHello: there was no ClientHello.
+var errNoHello = errors.New("no client hello")
+
 // clientHello is what a ClientHello names.
 type clientHello struct {
 	name    string
@@ -54,7 +57,7 @@ func helloConfig() *tls.Config {
 	return &tls.Config{
 		GetConfigForClient: func(info *tls.ClientHelloInfo) (*tls.Config, error) {
 			if h, ok := info.Conn.(*helloConn); ok {
-				h.found, h.hello = true, readHello(info)
+				h.found, h.hello = true, namedBy(info)
 			}
 			return nil, errHelloRead
 		},
@@ -63,9 +66,9 @@ func helloConfig() *tls.Config {
 	}
 }
 
-// readHello takes from a ClientHello the name it asks for. crypto/tls refuses two
+// namedBy takes from a ClientHello the name it asks for. crypto/tls refuses two
 // names and a trailing dot; the grammar is ours.
-func readHello(info *tls.ClientHelloInfo) clientHello {
+func namedBy(info *tls.ClientHelloInfo) clientHello {
 	if info.ServerName == "" {
 		return clientHello{finding: policy.FindingNoServerName}
 	}
@@ -99,8 +102,9 @@ type sniffed struct {
 // which are neither may pass: then they are not held long for being unclear.
 func (c *client) sniff(strict bool, patience time.Duration, mayPass bool) sniffed {
 	if patience > 0 {
-		c.deadline(time.Now().Add(patience))
+		c.deadline(time.Now().Add(patience - c.waited))
 	}
+	c.waited = 0
 	started := false
 	for {
 		if len(c.recorded) > 0 {
@@ -144,20 +148,34 @@ func (c *client) sniffEnded(err error, strict bool) sniffed {
 	return sniffed{wire: wireOpaque, finding: policy.FindingMalformed}
 }
 
-// sniffTLS has crypto/tls read the ClientHello, in however many records and
-// segments it comes. A first byte 0x16 must be a whole one.
+// sniffTLS reads the ClientHello, in however many records and segments it comes.
+// A first byte 0x16 must be a whole one.
 func (c *client) sniffTLS() sniffed {
+	hello, err := c.readHello()
+	switch {
+	case err == nil:
+	case isTimeout(err):
+		hello = clientHello{finding: policy.FindingTimeout}
+	default:
+		hello = clientHello{finding: policy.FindingMalformed}
+	}
+	return sniffed{wire: wireTLS, hello: hello}
+}
+
+// readHello has crypto/tls read the ClientHello, from what is recorded and what
+// comes; an error says that there is none, or not yet.
+func (c *client) readHello() (clientHello, error) {
 	c.next = 0
 	h := &helloConn{client: c}
 	err := tls.Server(h, c.p.hello).Handshake()
 	c.next = 0
-	switch {
-	case h.found:
-		return sniffed{wire: wireTLS, hello: h.hello}
-	case isTimeout(err):
-		return sniffed{wire: wireTLS, hello: clientHello{finding: policy.FindingTimeout}}
+	if h.found {
+		return h.hello, nil
 	}
-	return sniffed{wire: wireTLS, hello: clientHello{finding: policy.FindingMalformed}}
+	if err == nil {
+		err = errNoHello // no handshake gets that far
+	}
+	return clientHello{}, err
 }
 
 // classify tells what begins with b. TLS is its content type; HTTP/1 a request

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"net/netip"
 	"testing"
 
 	"github.com/exeat/exeat/audit"
@@ -35,7 +36,12 @@ func TestAFlowAdmittedDuringASwapDoesNotLiveOn(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var r *rig
 			r = newRig(t, onlyAllowed, func(c *Config) {
-				dial := c.Dial
+				dial, connect := c.Dial, c.Connect
+				c.Connect = func(to netip.AddrPort) (int, error) {
+					fd, err := connect(to)
+					r.flows.Rejudge(r.swap(`"no-network"`))
+					return fd, err
+				}
 				c.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 					conn, err := dial(ctx, network, address)
 					r.flows.Rejudge(r.swap(`"no-network"`))
