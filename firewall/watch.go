@@ -62,11 +62,20 @@ func (f *feed) ignore(port uint32) error {
 	return errors.Join(err, os.NewSyscallError("setsockopt(SO_ATTACH_FILTER)", attachErr))
 }
 
-// Run reports until the context ends, which is no error. what says in a few
-// words what happened.
+// Run reports until the context ends, which is no error: once for each
+// transaction of somebody else, after its end. what says in a few words what
+// happened.
 func (w *WatchRules) Run(ctx context.Context, changed func(what string)) error {
+	pending := ""
 	return w.feed.run(ctx, func(h unix.NlMsghdr, data []byte) error {
 		if h.Pid == w.ours || h.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(data) < 4 {
+			return nil
+		}
+		if h.Type&0xff == unix.NFT_MSG_NEWGEN { // the last message of each transaction
+			if pending != "" {
+				changed(pending)
+			}
+			pending = ""
 			return nil
 		}
 		what := ruleMessage(h.Type & 0xff)
@@ -80,11 +89,14 @@ func (w *WatchRules) Run(ctx context.Context, changed func(what string)) error {
 				table = cString(b)
 			}
 		})
-		if err == nil && table == w.table {
-			changed(fmt.Sprintf("somebody else %s in table %s %s", what, Family(data[0]), table))
+		if err == nil && table == w.table && pending == "" {
+			pending = fmt.Sprintf("somebody else %s in table %s %s", what, Family(data[0]), table)
 		}
 		return err
-	}, func() { changed("notifications of changes were lost") })
+	}, func() {
+		pending = ""
+		changed("notifications of changes were lost")
+	})
 }
 
 // Close ends the subscription; Run must have returned.
