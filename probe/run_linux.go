@@ -27,8 +27,13 @@ type sight struct {
 	quiet bool
 }
 
-func held(format string, args ...any) sight { return sight{verdict: Held, seen: fmt.Sprintf(format, args...)} }
-func leak(format string, args ...any) sight { return sight{verdict: Leak, seen: fmt.Sprintf(format, args...)} }
+func held(format string, args ...any) sight {
+	return sight{verdict: Held, seen: fmt.Sprintf(format, args...)}
+}
+
+func leak(format string, args ...any) sight {
+	return sight{verdict: Leak, seen: fmt.Sprintf(format, args...)}
+}
 
 // unproven says what was seen, and why that proves nothing.
 func unproven(seen, why string) sight { return sight{verdict: NotProven, seen: seen, why: why} }

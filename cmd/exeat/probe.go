@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -116,6 +117,11 @@ func (s *streams) probe(ctx context.Context, flags probeFlags, args []string) er
 // probeThere asks the engine of a sandbox without a container.
 func (s *streams) probeThere(ctx context.Context, c *client.Client, flags probeFlags) error {
 	answer, err := c.Probe(ctx, api.ProbeRequest{Cases: flags.cases, Safe: flags.safe})
+	var refused *api.Error
+	if errors.As(err, &refused) && refused.Code == api.CodeNotImplemented {
+		// No leak was found, nor was any looked for: that must not look like an answer.
+		return &exitError{code: statusUsage, err: errors.New("nothing more can be started in a sealed sandbox, which is one way in less: start the probe as its command, exeat run -- exeat probe")}
+	}
 	if err != nil {
 		return err
 	}

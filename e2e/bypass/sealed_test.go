@@ -231,3 +231,18 @@ func TestOnlyStrictTakesWhatIsNotProvenForAFailure(t *testing.T) {
 		}
 	}
 }
+
+// TestTheEngineOfASealedSandboxStartsNoProbe: it says how to, and it does not
+// look as if something had been found, or not found.
+func TestTheEngineOfASealedSandboxStartsNoProbe(t *testing.T) {
+	if !inWorld(t) {
+		return
+	}
+	script := exeat() + " run -q --name probed -- sleep 60 & " +
+		"for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do " + exeat() + " status probed >/dev/null 2>&1 && break; sleep 0.2; done; " +
+		exeat() + " probe probed; status=$?; kill %1; wait; exit $status"
+	o := execute(t, users()[0], "/bin/bash", "-c", script)
+	if o.status != 2 || o.stdout != "" || !strings.Contains(o.stderr, "exeat run -- exeat probe") {
+		t.Errorf("%+v", o)
+	}
+}
