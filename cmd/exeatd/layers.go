@@ -37,6 +37,12 @@ func (s *settings) layer(p *program, flags *pflag.FlagSet) error {
 		}
 		failed = set(flags, f, value, list, envName(f.Name))
 	})
+	for name := range env {
+		// Not an error: the environment is not ours alone.
+		if flag := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(name, envPrefix), "_", "-")); !isSetting(flag) && flag != "config" {
+			fmt.Fprintf(p.err, "exeatd: warning: %s is no setting (exeatd --help lists the flags that each have a variable)\n", name)
+		}
+	}
 	if failed != nil || s.config == "" {
 		return failed
 	}

@@ -114,5 +114,6 @@ func TestInboundIsRefusedUnlessItWasOpened(t *testing.T) {
 	if err := fromOutside(s.addr.String() + ":8081"); err == nil {
 		t.Error("a port that was not opened let a connection in")
 	}
-	s.says(t, `"message":"inbound"`)
+	s.says(t, `"verdict":"allow"`)
+	s.says(t, `"port":8081,"protocol":"tcp","message":"inbound"`)
 }

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/exeat/exeat/control/api"
+	"github.com/exeat/exeat/policy"
 )
 
 // killWorker kills the worker and says how long it took until another served.
@@ -121,6 +122,46 @@ func TestAKilledWorkerIsReplacedWithoutARefusedConnection(t *testing.T) {
 	state, err := s.Policy(t.Context())
 	if err != nil || state.Generation != address.Generation {
 		t.Errorf("generation %d, %v; want the one in force before, %d", state.Generation, err, address.Generation)
+	}
+}
+
+func TestAWorkerKilledAmidSwapsLeavesAWholePolicy(t *testing.T) {
+	addresses := []string{"203.0.113.7:7", "203.0.113.8:7"}
+	s := start(t, "--allow", addresses[0])
+	documents := make([]policy.Document, len(addresses))
+	for i, a := range addresses {
+		documents[i] = mustParse(t, `{"network_mode":"allowlist","allowed_hosts":["`+a+`"]}`)
+	}
+	for range 4 {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for i := 0; ctx.Err() == nil; i++ {
+				// It fails when the worker dies under it.
+				if _, err := s.Swap(ctx, api.SwapRequest{Policy: &documents[i%2]}); err != nil {
+					return
+				}
+			}
+		}()
+		time.Sleep(20 * time.Millisecond)
+		if err := syscall.Kill(s.worker(t), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		<-done
+		s.awaitReady(t)
+		state, err := s.Policy(t.Context())
+		if err != nil || len(state.Policy.Allowed) != 1 {
+			t.Fatalf("policy %+v, %v", state.Policy, err)
+		}
+		for _, a := range addresses {
+			if state.Policy.Allowed[0].String() == a {
+				s.echoes(t, a)
+			} else {
+				s.refused(t, "tcp", a)
+			}
+		}
 	}
 }
 

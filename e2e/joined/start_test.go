@@ -5,25 +5,28 @@ package joined
 import (
 	"testing"
 
-	"github.com/miekg/dns"
+	"github.com/exeat/exeat/control/api"
 )
 
-func TestAnAllowlistIsEnforcedOnceItIsReady(t *testing.T) {
-	s := start(t, "--allow", "pypi.test", "--allow", "203.0.113.7:7")
+func TestItSaysWhatItIsAndProvesIt(t *testing.T) {
+	s := start(t, "--allow", "pypi.test", "--name", "task-17")
 	status, err := s.Status(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%+v", status)
-	s.echoes(t, "203.0.113.7:7")
-	s.refused(t, "tcp", "203.0.113.66:22")
-	s.refused(t, "tcp", "[2001:db8::66]:22")
-	s.refused(t, "udp", "203.0.113.66:443")
-	s.refused(t, "udp", "[2001:db8::66]:443")
-	if a := s.resolve(t, "pypi.test", dns.TypeA, "198.51.100.1:53"); len(a.Answer) != 1 {
-		t.Errorf("answer %v", a)
+	if status.Shape != "joined" || status.Name != "task-17" || status.OwnTraffic == "" || !status.Ready {
+		t.Errorf("status %+v", status)
 	}
-	if a := s.resolve(t, "evil.test", dns.TypeA, "198.51.100.1:53"); a.Rcode != dns.RcodeNameError {
-		t.Errorf("answer %v", a)
+	report, err := s.Probe(t.Context(), api.ProbeRequest{})
+	if err != nil || report.Leaks > 0 || report.Held < 5 {
+		t.Errorf("probe: %+v, %v", report, err)
+	}
+	capabilities, err := s.Capabilities(t.Context())
+	if err != nil || capabilities.NetworkAllowlistHostnames == nil || !*capabilities.NetworkAllowlistHostnames {
+		t.Errorf("capabilities %+v, %v", capabilities, err)
+	}
+	s.stop(t)
+	if s.stderr.String() != "" {
+		t.Errorf("it complained: %s", s.stderr.String())
 	}
 }
