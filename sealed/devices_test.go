@@ -108,3 +108,26 @@ func TestAProcThatIsOutOfReachIsNoHindrance(t *testing.T) {
 	spec.Dir = "/"
 	contains(t, run(t, spec).out, fmt.Sprint(nobody))
 }
+
+func TestAnOrdinaryUsersCgroupsAreReadOnly(t *testing.T) {
+	dir := hostMount(t, "cgroup2")
+	own := filepath.Join(dir, filepath.Base(dir))
+	if err := os.Mkdir(own, 0o755); err != nil {
+		require.Skip(t, fmt.Sprintf("no control group can be made here: %v", err))
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(own); err != nil {
+			t.Error(err)
+		}
+	})
+	freeze := filepath.Join(own, "cgroup.freeze")
+	if err := os.Chown(freeze, nobody, nobody); err != nil {
+		require.Skip(t, fmt.Sprintf("it cannot be given away: %v", err))
+	}
+	t.Setenv("SUDO_UID", fmt.Sprint(nobody))
+	t.Setenv("SUDO_GID", fmt.Sprint(nobody))
+	spec := probe("open", freeze)
+	spec.Dir = "/"
+	contains(t, run(t, spec).out, errnoText(unix.EROFS))
+	contains(t, run(t, spec.without(defences{RootPaths: true})).out, "done")
+}

@@ -44,6 +44,8 @@ func arrangeMounts(o orders) (warnings []string, err error) {
 	steps := []func() error{v.keep, v.openStage, v.maskSockets, v.hideDirs, v.ownIPC, v.giveBack, v.hideFiles, v.replaceFiles, v.closeStage, v.mountProc}
 	if o.Root {
 		steps = append(steps, v.restrictRoot)
+	} else {
+		steps = append(steps, v.readOnlyCgroups)
 	}
 	steps = append(steps, v.coverProcs)
 	for _, step := range steps {

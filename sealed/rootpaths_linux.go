@@ -86,12 +86,26 @@ func mask(path string) error {
 
 // readOnlyKernel makes /sys and what else speaks to the kernel read-only.
 func (v *view) readOnlyKernel() error {
+	return v.makeReadOnly(func(m mountPoint) bool { return kernelFilesystems[m.fstype] || below(m.at, "/sys") })
+}
+
+// readOnlyCgroups keeps an ordinary user from those that are theirs (cgroups(7),
+// delegation): by them every process of theirs is frozen or killed by one write,
+// whatever the PID namespace: an orchestrator, say, that was about to narrow the policy.
+func (v *view) readOnlyCgroups() error {
+	if v.Off.RootPaths {
+		return nil
+	}
+	return v.makeReadOnly(func(m mountPoint) bool { return m.fstype == "cgroup" || m.fstype == "cgroup2" })
+}
+
+func (v *view) makeReadOnly(which func(mountPoint) bool) error {
 	for _, m := range v.mounts {
-		if !kernelFilesystems[m.fstype] && !below(m.at, "/sys") || m.flags&unix.MS_RDONLY != 0 || v.isHidden(m.at) {
+		if !which(m) || m.flags&unix.MS_RDONLY != 0 || v.isHidden(m.at) {
 			continue
 		}
 		// EINVAL: something else was mounted over it, so that it cannot be reached.
-		if err := remountReadOnly(m.at, m.flags); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		if err := remountReadOnly(m.at, m.flags); err != nil && !errors.Is(err, unix.EINVAL) && !outOfReach(err) {
 			return err
 		}
 	}
