@@ -149,11 +149,19 @@ func TestWhatComesInPiecesArrivesInPieces(t *testing.T) {
 			if len(lines) != 5 {
 				t.Fatalf("%d events: %q", len(lines), r.stdout)
 			}
+			apart := 0
 			for _, line := range lines[1:] {
 				gap, err := strconv.Atoi(strings.Fields(line)[0])
-				if err != nil || gap < 30 || gap > 1000 {
-					t.Errorf("%q: want the event about 100 ms after the one before", line)
+				if err != nil {
+					t.Fatal(err)
 				}
+				if gap >= 30 {
+					apart++
+				}
+			}
+			// A machine that is busy delays one and so brings the next nearer.
+			if apart < 3 {
+				t.Errorf("want the events about 100 ms after one another: %q", r.stdout)
 			}
 		})
 	}

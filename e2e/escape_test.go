@@ -172,8 +172,10 @@ func TestInheritedDescriptorsAreClosed(t *testing.T) {
 		defer read.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
 		defer cancel()
-		cmd := guarded("--quiet").as(u).command(ctx, t, agent, "write", "3")
-		cmd.ExtraFiles = []*os.File{write}
+		cmd := guarded("--quiet").as(u).command(ctx, t, agent, "write", "30")
+		// High, where exeat puts nothing of its own in its place.
+		cmd.ExtraFiles = make([]*os.File, 28)
+		cmd.ExtraFiles[27] = write
 		outcome(t, cmd).want(t, 1, "bad file descriptor")
 		if err := write.Close(); err != nil {
 			t.Fatal(err)
