@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/exeat/exeat/control/api"
+	"github.com/exeat/exeat/firewall"
 	"github.com/exeat/exeat/policy"
 )
 
@@ -206,6 +207,12 @@ func TestAKilledKeeperLeavesTheSandboxShut(t *testing.T) {
 	}
 	// What a kernel rule alone allows stays allowed, as it was in force.
 	s.echoes(t, "203.0.113.7:7")
+
+	// A keeper that comes after it finds a stale socket and another's rules.
+	s.begin(t)
+	s.awaitReady(t)
+	s.fetches(t, "https://pypi.test/", s.byName(t, "pypi.test")...)
+	s.refused(t, "tcp", "203.0.113.66:22")
 }
 
 func exchangeOnce(conn net.Conn) (int, error) {
@@ -276,6 +283,32 @@ func TestARestartGoesOnWithWhatWasInForce(t *testing.T) {
 	s.swap(t, `{"network_mode":"allowlist","allowed_hosts":["203.0.113.7:7"]}`)
 	s.echoes(t, "203.0.113.7:7")
 	s.awaitReady(t)
+}
+
+func TestNoQueueIsLeftToASandboxWithNETRAW(t *testing.T) {
+	s := start(t, "--allow", "pypi.test")
+	hold := func() error {
+		return s.in(func() error {
+			link, err := net.InterfaceByName("eth0")
+			if err != nil {
+				return err
+			}
+			queues, err := firewall.HoldQueues(link.Index)
+			if err != nil {
+				return err
+			}
+			return queues.Close()
+		})
+	}
+	if err := hold(); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("binding an AF_XDP queue: %v, want it to be held", err)
+	}
+	s.killWorker(t)
+	if err := hold(); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("binding an AF_XDP queue after a worker's end: %v, want it to be held", err)
+	}
+	s.stop(t)
+	eventually(t, "the queues to be free, or this case shows nothing", func() bool { return hold() == nil })
 }
 
 func TestSIGTERMDrainsAndLeavesTheRules(t *testing.T) {
