@@ -33,7 +33,7 @@ func (d *door) enter(ctx context.Context, fd int, peer netip.AddrPort) {
 		return
 	}
 	c := &client{p: p, peer: peer}
-	dst, err := p.cfg.OriginalDst(fd)
+	dst, err := p.cfg.OriginalDst(fd, peer)
 	c.dst = dst
 	handle := p.transparentConn
 	switch {
@@ -103,22 +103,15 @@ func connOf(fd int) (*net.TCPConn, error) {
 // acceptFrom waits for a connection. It is the runtime's Accept but for what that
 // does about each connection in case a goroutine is to read it.
 func acceptFrom(ln syscall.RawConn) (fd int, peer netip.AddrPort, err error) {
-	waitErr := ln.Read(func(listener uintptr) bool {
-		var sa unix.Sockaddr
-		for {
-			fd, sa, err = unix.Accept4(int(listener), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
-			switch err {
-			case unix.EINTR, unix.ECONNABORTED:
-				continue
-			case unix.EAGAIN:
-				return false
-			case nil:
-				peer = sockaddrPort(sa)
-			}
-			return true
-		}
+	var errno syscall.Errno
+	err = ln.Read(func(listener uintptr) bool {
+		fd, peer, errno = acceptNow(int(listener))
+		return errno != unix.EAGAIN
 	})
-	if err := errors.Join(waitErr, err); err != nil {
+	if err == nil && errno != 0 {
+		err = errno
+	}
+	if err != nil {
 		return -1, peer, fmt.Errorf("accept: %w", err)
 	}
 	return fd, peer, nil
@@ -139,18 +132,15 @@ const keepIdle = 30
 // follow), to whose sockets control, if not nil, is applied first.
 func Connector(control func(fd int) error) func(to netip.AddrPort) (fd int, err error) {
 	return func(to netip.AddrPort) (int, error) {
-		var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(to.Port())}
 		family := unix.AF_INET
-		if to.Addr().Is4() {
-			sa.(*unix.SockaddrInet4).Addr = to.Addr().As4()
-		} else {
-			sa, family = &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}, unix.AF_INET6
+		if to.Addr().Is6() {
+			family = unix.AF_INET6
 		}
 		fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		if err != nil {
 			return -1, os.NewSyscallError("socket", err)
 		}
-		if err := begin(fd, sa, control); err != nil {
+		if err := begin(fd, to, control); err != nil {
 			closeDescriptor(fd)
 			return -1, err
 		}
@@ -159,14 +149,14 @@ func Connector(control func(fd int) error) func(to netip.AddrPort) (fd int, err 
 }
 
 // begin sets a socket up and begins its connection.
-func begin(fd int, to unix.Sockaddr, control func(fd int) error) error {
-	for _, option := range []struct{ level, name, value int }{
+func begin(fd int, to netip.AddrPort, control func(fd int) error) error {
+	for _, option := range [...]struct{ level, name, value int }{
 		{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
 		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
 		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, keepIdle},
 	} {
-		if err := unix.SetsockoptInt(fd, option.level, option.name, option.value); err != nil {
-			return os.NewSyscallError("setsockopt", err)
+		if errno := setOption(fd, option.level, option.name, option.value); errno != 0 {
+			return os.NewSyscallError("setsockopt", errno)
 		}
 	}
 	if control != nil {
@@ -174,8 +164,8 @@ func begin(fd int, to unix.Sockaddr, control func(fd int) error) error {
 			return err
 		}
 	}
-	if err := unix.Connect(fd, to); err != nil && err != unix.EINPROGRESS {
-		return os.NewSyscallError("connect", err)
+	if errno := connectNow(fd, to); errno != 0 && errno != unix.EINPROGRESS {
+		return os.NewSyscallError("connect", errno)
 	}
 	return nil
 }

@@ -81,7 +81,7 @@ type Config struct {
 	// OriginalDst tells where a redirected connection was going; nil asks the
 	// kernel (SO_ORIGINAL_DST). Another kind of redirection (TPROXY, a userspace
 	// stack) brings its own.
-	OriginalDst func(fd int) (netip.AddrPort, error)
+	OriginalDst func(fd int, peer netip.AddrPort) (netip.AddrPort, error)
 	// Connect begins the connections that Dial would make, without waiting for
 	// them, so that an ordinary connection needs no goroutine (see Connector). nil
 	// is what Dial does by default; where Dial is set and Connect is not, every

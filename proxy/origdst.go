@@ -3,11 +3,9 @@
 package proxy
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,24 +16,24 @@ const ip6tOriginalDst = 80
 // originalDst asks conntrack where a redirected connection was going
 // (SO_ORIGINAL_DST). A connection that was not redirected went to the local
 // address, which is the answer then: the caller refuses it.
-func originalDst(fd int) (netip.AddrPort, error) {
-	sa, err := unix.Getsockname(fd)
-	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("local address: %w", err)
+func originalDst(fd int, peer netip.AddrPort) (netip.AddrPort, error) {
+	// Never both: of an IPv6 connection the kernel would look up another one, which
+	// it keeps in IPv4's place (127.0.0.6).
+	of := originalDst4
+	if peer.Addr().Is6() {
+		of = originalDst6
 	}
-	local := sockaddrPort(sa)
-	var dst netip.AddrPort
-	if local.Addr().Is4() {
-		dst, err = originalDst4(fd)
-	} else {
-		dst, err = originalDst6(fd)
-	}
+	dst, err := of(fd)
 	switch err {
 	case nil:
 		return dst, nil
 	case unix.ENOENT, unix.ENOPROTOOPT:
 		// conntrack does not know it (or is not loaded): nobody redirected it.
-		return local, nil
+		sa, err := unix.Getsockname(fd)
+		if err != nil {
+			return netip.AddrPort{}, fmt.Errorf("local address: %w", err)
+		}
+		return sockaddrPort(sa), nil
 	}
 	return netip.AddrPort{}, fmt.Errorf("original destination: %w", err)
 }
@@ -53,24 +51,19 @@ func sockaddrPort(sa unix.Sockaddr) netip.AddrPort {
 }
 
 func originalDst4(fd int) (netip.AddrPort, error) {
-	// An IPv6Mreq is the smallest type with a getsockopt of its own that has room
-	// for the 16 bytes of a sockaddr_in.
-	m, err := unix.GetsockoptIPv6Mreq(fd, unix.IPPROTO_IP, unix.SO_ORIGINAL_DST)
-	if err != nil {
-		return netip.AddrPort{}, err
+	var to unix.RawSockaddrInet6 // addrOf's; this one is of IPv4
+	if errno := getOption(fd, unix.IPPROTO_IP, unix.SO_ORIGINAL_DST, &to); errno != 0 {
+		return netip.AddrPort{}, errno
 	}
-	b := m.Multiaddr
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:4])), nil
+	return addrOf(&to), nil
 }
 
 func originalDst6(fd int) (netip.AddrPort, error) {
-	// An IPv6MTUInfo begins with the sockaddr_in6 that we are after.
-	i, err := unix.GetsockoptIPv6MTUInfo(fd, unix.IPPROTO_IPV6, ip6tOriginalDst)
-	if err != nil {
-		return netip.AddrPort{}, err
+	var to unix.RawSockaddrInet6
+	if errno := getOption(fd, unix.IPPROTO_IPV6, ip6tOriginalDst, &to); errno != 0 {
+		return netip.AddrPort{}, errno
 	}
-	port := (*[2]byte)(unsafe.Pointer(&i.Addr.Port))
-	return netip.AddrPortFrom(netip.AddrFrom16(i.Addr.Addr).Unmap(), binary.BigEndian.Uint16(port[:])), nil
+	return addrOf(&to), nil
 }
 
 // addrPort is the address of a TCP endpoint, unmapped and without a zone.

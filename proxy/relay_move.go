@@ -56,7 +56,7 @@ func (t *tunnel) finishWay(from int) {
 	if t.ends[from].failed || t.ways[1-from].done {
 		return // in the latter case both sockets are about to be closed, which says it too
 	}
-	if err := unix.Shutdown(t.ends[1-from].fd, unix.SHUT_WR); err != nil {
+	if errno := finishSending(t.ends[1-from].fd); errno != 0 {
 		t.ends[1-from].failed = true // ENOTCONN: the receiver is gone
 	}
 }

@@ -3,7 +3,9 @@
 package proxy
 
 import (
+	"encoding/binary"
 	"net"
+	"net/netip"
 	"syscall"
 	"unsafe"
 
@@ -62,6 +64,75 @@ func epollNow(poll int, events []unix.EpollEvent) (int, error) {
 			return 0, errno
 		}
 	}
+}
+
+// acceptNow takes a connection that is there.
+func acceptNow(listener int) (fd int, peer netip.AddrPort, errno syscall.Errno) {
+	for {
+		var from unix.RawSockaddrInet6 // the larger of the two families'
+		size := uint32(unsafe.Sizeof(from))
+		got, _, errno := syscall.RawSyscall6(unix.SYS_ACCEPT4, uintptr(listener), uintptr(unsafe.Pointer(&from)),
+			uintptr(unsafe.Pointer(&size)), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+		switch errno {
+		case 0:
+			return int(got), addrOf(&from), 0
+		case syscall.EINTR, syscall.ECONNABORTED:
+		default:
+			return -1, netip.AddrPort{}, errno
+		}
+	}
+}
+
+// addrOf is the address of a peer, unmapped; the zero AddrPort where it has none.
+func addrOf(from *unix.RawSockaddrInet6) netip.AddrPort {
+	port := (*[2]byte)(unsafe.Pointer(&from.Port))
+	at := binary.BigEndian.Uint16(port[:])
+	switch from.Family {
+	case unix.AF_INET:
+		from4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(from))
+		return netip.AddrPortFrom(netip.AddrFrom4(from4.Addr), at)
+	case unix.AF_INET6:
+		return netip.AddrPortFrom(netip.AddrFrom16(from.Addr).Unmap(), at)
+	}
+	return netip.AddrPort{}
+}
+
+// connectNow begins a connection of a socket of to's family.
+func connectNow(fd int, to netip.AddrPort) syscall.Errno {
+	var sa unix.RawSockaddrInet6
+	port := (*[2]byte)(unsafe.Pointer(&sa.Port)) // at the same place in both families
+	binary.BigEndian.PutUint16(port[:], to.Port())
+	size := unsafe.Sizeof(sa)
+	if to.Addr().Is4() {
+		sa4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(&sa))
+		sa4.Family, sa4.Addr, size = unix.AF_INET, to.Addr().As4(), unsafe.Sizeof(*sa4)
+	} else {
+		sa.Family, sa.Addr = unix.AF_INET6, to.Addr().As16()
+	}
+	_, _, errno := syscall.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&sa)), size)
+	return errno
+}
+
+// setOption sets a socket option that is a number.
+func setOption(fd, level, name, value int) syscall.Errno {
+	number := int32(value)
+	_, _, errno := syscall.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(level), uintptr(name),
+		uintptr(unsafe.Pointer(&number)), unsafe.Sizeof(number), 0)
+	return errno
+}
+
+// getOption reads a socket option that is an address.
+func getOption(fd, level, name int, into *unix.RawSockaddrInet6) syscall.Errno {
+	size := uint32(unsafe.Sizeof(*into))
+	_, _, errno := syscall.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(name),
+		uintptr(unsafe.Pointer(into)), uintptr(unsafe.Pointer(&size)), 0)
+	return errno
+}
+
+// finishSending half-closes a connection.
+func finishSending(fd int) syscall.Errno {
+	_, _, errno := syscall.RawSyscall(unix.SYS_SHUTDOWN, uintptr(fd), unix.SHUT_WR, 0)
+	return errno
 }
 
 // disconnect resets a connected socket there and then: connect(2) to AF_UNSPEC

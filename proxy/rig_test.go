@@ -226,7 +226,7 @@ func (r *rig) connect(to netip.AddrPort) (int, error) {
 	return Connector(nil)(netip.MustParseAddrPort(real))
 }
 
-func (r *rig) originalDst(fd int) (netip.AddrPort, error) {
+func (r *rig) originalDst(fd int, _ netip.AddrPort) (netip.AddrPort, error) {
 	sa, err := unix.Getsockname(fd)
 	if err != nil {
 		return netip.AddrPort{}, err

@@ -21,6 +21,7 @@ import (
 	"github.com/exeat/exeat/dnsfilter"
 	"github.com/exeat/exeat/firewall"
 	"github.com/exeat/exeat/policy"
+	"github.com/exeat/exeat/proxy"
 )
 
 // ErrFamilies ends a worker that wants listeners on an address family which has
@@ -202,6 +203,7 @@ func (w *joinedWorker) setup() (Setup, error) {
 	if w.Own.Cgroup == 0 {
 		dialer.Control = withSecrets(w.secrets)
 		s.Proxy.Dial = dialer.DialContext
+		s.Proxy.Connect = proxy.Connector(w.secrets.SetOnSocket)
 	}
 	c.Resolvers = w.Resolvers.Upstreams
 	if s.DNS.Upstreams, err = c.upstreams(); err != nil {
