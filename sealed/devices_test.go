@@ -131,3 +131,28 @@ func TestAnOrdinaryUsersCgroupsAreReadOnly(t *testing.T) {
 	contains(t, run(t, spec).out, errnoText(unix.EROFS))
 	contains(t, run(t, spec.without(defences{RootPaths: true})).out, "done")
 }
+
+func TestADirectoryIsHiddenWhereverItIsMounted(t *testing.T) {
+	require.Root(t)
+	dir, alias := shortDir(t), shortDir(t)
+	inside := filepath.Join(dir, "control")
+	if err := errors.Join(os.Mkdir(inside, 0o755), os.WriteFile(filepath.Join(inside, "secret"), nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(dir, alias, "", unix.MS_BIND, ""); err != nil {
+		require.Skip(t, fmt.Sprintf("nothing can be mounted here: %v", err))
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(alias, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	spec := shell("cd " + alias + "/control && ls -A; echo end")
+	if got := run(t, spec).out; got != "secret\nend\n" {
+		t.Errorf("not hidden: %q", got)
+	}
+	spec.HideDirs = []string{inside}
+	if got := run(t, spec).out; got != "end\n" {
+		t.Errorf("hidden: %q", got)
+	}
+}

@@ -149,13 +149,25 @@ func (v *view) hide(dir string) error {
 	if real == "/" {
 		return fmt.Errorf("hide %s: it is the root directory", dir)
 	}
-	if v.isHidden(real) {
-		return nil
-	}
 	st, err := os.Stat(real)
 	if err != nil {
 		return err
 	}
+	for _, path := range aliases(v.mounts, real) {
+		// Something else may be mounted over an alias, or be in its way.
+		there, err := os.Stat(path)
+		if err != nil || path != real && !os.SameFile(st, there) || path == "/" || v.isHidden(path) {
+			continue
+		}
+		if err := v.empty(path, st); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// empty mounts an empty directory on one, at one of its paths.
+func (v *view) empty(real string, st os.FileInfo) error {
 	links, err := outwardLinks(real)
 	if err != nil {
 		return err
