@@ -32,13 +32,13 @@ func TestAnEgressChainOnAnyLinkCoversLinksThatComeLater(t *testing.T) {
 	if err := l.fw.Apply(); err != nil {
 		t.Fatalf("a second time: %v", err)
 	}
-	if out := l.agent("attack", "a packet socket", "any-old-link"); l.arrived("any-old-link") > 0 {
+	if out := l.agent("attack", "B05", "any-old-link"); l.arrived("any-old-link") > 0 {
 		t.Errorf("a packet socket on the old link got out: %s", out)
 	}
 	sh(t, fmt.Sprintf("ip link set eth0 down; ip link del eth0; ip link add eth0 type veth peer name far0 netns %d; ip addr add %s/24 dev eth0; ip link set eth0 up", l.tid, sandboxV4))
 	l.farSh(fmt.Sprintf("ip addr add %s/24 dev far0; ip link set far0 up", gateway4))
 	sh(t, "ip route add default via "+gateway4)
-	if out := l.agent("attack", "a packet socket", "any-new-link"); l.arrived("any-new-link") > 0 {
+	if out := l.agent("attack", "B05", "any-new-link"); l.arrived("any-new-link") > 0 {
 		t.Errorf("a packet socket on the new link got out: %s", out)
 	}
 	if out := l.agent("send", net.JoinHostPort(allowed4, "8443"), "allowed"); out != "done" {
@@ -205,7 +205,7 @@ func TestEveryJudgedPacketBecomesAnEventWithItsNameReasonAndRule(t *testing.T) {
 	l.agent("send", net.JoinHostPort(allowed4, "8443"), "x")
 	l.agent("connect", net.JoinHostPort(denied4, "22"), "x")
 	l.agent("send", net.JoinHostPort(denied6, "9999"), "x")
-	l.agent("attack", "a packet socket", "x")
+	l.agent("attack", "B05", "x")
 	for _, want := range []struct {
 		why string
 		is  func(audit.Event) bool

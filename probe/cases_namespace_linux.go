@@ -215,7 +215,7 @@ func (a *attempt) tunnel(proxy netip.AddrPort) sight {
 		}
 		return held("no tunnel: %.40q", said) // the resolver's port does not speak HTTP
 	}
-	if _, err := c.Write(helloParts{name: []byte(a.Name)}.clientHello()); err != nil {
+	if _, err := c.Write(helloParts{name: []byte(a.Name)}.clientHello(a.marker)); err != nil {
 		return c.silent(err)
 	}
 	return c.hear(21)

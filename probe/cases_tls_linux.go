@@ -74,8 +74,9 @@ func hostName(name []byte) []byte {
 	return append(binary.BigEndian.AppendUint16([]byte{0}, uint16(len(name))), name...)
 }
 
-// clientHello is a ClientHello of TLS 1.2 and 1.3 in one or many records.
-func (p helloParts) clientHello() []byte {
+// clientHello is a ClientHello of TLS 1.2 and 1.3 in one or many records, with the
+// marker for a session.
+func (p helloParts) clientHello(marker string) []byte {
 	var ext []byte
 	if p.name != nil {
 		list := hostName(p.name)
@@ -92,7 +93,8 @@ func (p helloParts) clientHello() []byte {
 	ext = append(ext, p.extensions...)
 
 	body := append([]byte{3, 3}, bytes.Repeat([]byte{7}, 32)...)
-	body = append(body, 0)                                        // no session
+	session := marker[:min(len(marker), 32)]
+	body = append(append(body, byte(len(session))), session...)
 	body = append(body, 0, 6, 0x13, 0x01, 0xc0, 0x2f, 0xc0, 0x2b) // ciphers
 	body = append(body, 1, 0)                                     // no compression
 	body = append(binary.BigEndian.AppendUint16(body, uint16(len(ext))), ext...)
@@ -119,7 +121,7 @@ func (a *attempt) hello(port uint16, p helloParts) sight {
 		return s
 	}
 	defer c.end()
-	if _, err := c.Write(p.clientHello()); err != nil {
+	if _, err := c.Write(p.clientHello(a.marker)); err != nil {
 		return c.silent(err)
 	}
 	return c.hear(21)
