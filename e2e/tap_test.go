@@ -69,6 +69,13 @@ func openTap(t *testing.T, pid int) *tap {
 // open makes the socket on a thread that enters the namespace, and ends with it.
 func (p *tap) open(pid int) error {
 	runtime.LockOSThread()
+	if unix.Gettid() == os.Getpid() {
+		// The first thread never ends, and is what others take for the process.
+		defer runtime.UnlockOSThread()
+		elsewhere := make(chan error)
+		go func() { elsewhere <- p.open(pid) }()
+		return <-elsewhere
+	}
 	if pid != 0 {
 		ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
 		if err != nil {
