@@ -29,7 +29,8 @@ type batcher interface {
 	WriteBatch(ms []ipv4.Message, flags int) (int, error)
 }
 
-func newBatcher(conn net.PacketConn) batcher {
+// newPlainBatcher is for any connection.
+func newPlainBatcher(conn net.PacketConn) batcher {
 	if addr, ok := conn.LocalAddr().(*net.UDPAddr); ok && addr.IP.To4() == nil {
 		return ipv6.NewPacketConn(conn)
 	}
@@ -103,8 +104,7 @@ func (u *udpServer) receive(ctx context.Context, m *ipv4.Message, now time.Time)
 		u.ready++
 		return
 	}
-	from := m.Addr
-	u.later(ctx, job{q.clone(), from})
+	u.later(ctx, job{q.clone(), kept(m.Addr)})
 }
 
 // job is a question that waits, with whom it is from.
