@@ -93,22 +93,20 @@ func (k *Keeper) run(ctx context.Context) error {
 	restart := ""
 	for attempt := 1; ; attempt++ {
 		began := time.Now()
-		w, err := k.start(restart)
-		if err != nil {
-			return err
-		}
-		status, err := k.await(ctx, w)
-		if err != nil {
-			return err
-		}
-		if !k.memory.cameUp() && attempt == firstAttempts && ctx.Err() == nil {
-			return fmt.Errorf("the worker does not come up, it %s", describe(status))
-		}
-		if k.memory.cameUp() {
+		status, err := k.live(ctx, restart)
+		switch {
+		case ctx.Err() != nil:
+			return errors.Join(err, stopped(status))
+		case err != nil && k.memory.cameUp():
+			// A machine that is short of something for a moment must not end us.
+			fmt.Fprintln(k.err, "exeatd:", err)
 			restart = describe(status)
-		}
-		if ctx.Err() != nil {
-			return stopped(status)
+		case err != nil:
+			return err
+		case k.memory.cameUp():
+			restart = describe(status)
+		case attempt == firstAttempts:
+			return fmt.Errorf("the worker does not come up, it %s", describe(status))
 		}
 		if status.Exited() && status.ExitStatus() == FamiliesStatus {
 			if err := k.listenMissing(); err != nil {
@@ -118,10 +116,19 @@ func (k *Keeper) run(ctx context.Context) error {
 		if early++; time.Since(began) > soon {
 			early = 0
 		}
-		if early > atOnce && !wait(ctx, min(minBackoff<<(early-atOnce), maxBackoff)) {
+		if early > atOnce && !wait(ctx, min(minBackoff<<min(early-atOnce, 10), maxBackoff)) {
 			return nil
 		}
 	}
+}
+
+// live is the life of one worker.
+func (k *Keeper) live(ctx context.Context, restart string) (syscall.WaitStatus, error) {
+	w, err := k.start(restart)
+	if err != nil {
+		return 0, err
+	}
+	return k.await(ctx, w)
 }
 
 // wait waits; false when ctx ended first.

@@ -91,6 +91,29 @@ func TestTheKeeperRemembersAttributions(t *testing.T) {
 	}
 }
 
+func TestTheKeeperIsToldOfNewsAlone(t *testing.T) {
+	k := &joinedKernel{}
+	now := time.Now()
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	for _, step := range []struct {
+		why   string
+		name  string
+		addrs []netip.Addr
+		after time.Duration
+		want  bool
+	}{
+		{"the first time", "a.test", []netip.Addr{a}, 0, true},
+		{"the same again", "a.test", []netip.Addr{a}, time.Minute, false},
+		{"another address", "a.test", []netip.Addr{b}, time.Minute, true},
+		{"another name", "b.test", []netip.Addr{a}, time.Minute, true},
+		{"the same before the keeper forgets", "a.test", []netip.Addr{a}, tellAgain, true},
+	} {
+		if got := k.news(step.name, step.addrs, now.Add(step.after)); got != step.want {
+			t.Errorf("%s: news %v, want %v", step.why, got, step.want)
+		}
+	}
+}
+
 func TestOnlyWholeLinesAreCopied(t *testing.T) {
 	var out bytes.Buffer
 	if err := copyLines(&out, strings.NewReader("{\"a\":1}\n{\"b\":2}\n{\"c\"")); err != nil || out.String() != "{\"a\":1}\n{\"b\":2}\n" {
