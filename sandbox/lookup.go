@@ -50,7 +50,7 @@ func (e *Engine) oneByOne(ctx context.Context, ids []string) ([]Container, error
 func sidecarsOf(all []Container) []Sidecar {
 	var cars []Sidecar
 	for _, c := range all {
-		if c.Labels[labelSidecar] == "" {
+		if c.Labels[LabelSidecar] == "" {
 			continue
 		}
 		car := Sidecar{Container: c}
@@ -107,7 +107,7 @@ func (e *Engine) Any(ctx context.Context, name string) (Sidecar, error) {
 	if !errors.Is(err, ErrNoContainer) {
 		return car, err
 	}
-	out, listErr := e.output(ctx, "ps", "--all", "--quiet", "--no-trunc", "--filter", "label="+labelSidecar+"="+name)
+	out, listErr := e.output(ctx, "ps", "--all", "--quiet", "--no-trunc", "--filter", "label="+LabelSidecar+"="+name)
 	if listErr != nil {
 		return car, listErr
 	}

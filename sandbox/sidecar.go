@@ -19,15 +19,18 @@ const DefaultImage = "localhost/exeat"
 
 // The labels by which sidecars are found again.
 const (
-	labelSidecar  = "io.exeat.sidecar"  // the sidecar's name
+	LabelSidecar  = "io.exeat.sidecar"  // the sidecar's name
 	labelAttached = "io.exeat.attached" // the id of the container that it was attached to
 	labelUnsafe   = "io.exeat.unsafe"   // what --unsafe let pass, one a line
-	labelNoNetRaw = "io.exeat.no-net-raw"
+	LabelNoNetRaw = "io.exeat.no-net-raw"
 )
 
 // StateDir is where exeatd keeps what is in force, so that a restart of its
 // container goes on where it was and never where it began.
 const StateDir = "/var/lib/exeat"
+
+// ControlMount is what the control socket's directory is mounted as.
+const ControlMount = "/run/exeat:rw,nosuid,nodev,noexec,size=1m,mode=0700"
 
 // Spec says how a sidecar is started.
 type Spec struct {
@@ -53,12 +56,12 @@ type Spec struct {
 // runArgs gives the engine's command line.
 func (s Spec) runArgs() []string {
 	args := []string{
-		"run", "--detach", "--name", s.Name, "--label", labelSidecar + "=" + cmp.Or(s.Title, s.Name),
+		"run", "--detach", "--name", s.Name, "--label", LabelSidecar + "=" + cmp.Or(s.Title, s.Name),
 		"--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--read-only",
-		"--tmpfs", "/run/exeat:rw,nosuid,nodev,noexec,size=1m,mode=0700",
+		"--tmpfs", ControlMount,
 		"--volume", StateDir,
 	}
-	for _, c := range sidecarCapabilities(s.NoNetRaw) {
+	for _, c := range SidecarCapabilities(s.NoNetRaw) {
 		args = append(args, "--cap-add", c)
 	}
 	switch {
@@ -68,7 +71,7 @@ func (s Spec) runArgs() []string {
 		args = append(args, "--network", s.Network)
 	}
 	if s.NoNetRaw {
-		args = append(args, "--label", labelNoNetRaw+"=yes")
+		args = append(args, "--label", LabelNoNetRaw+"=yes")
 	}
 	if len(s.Unsafe) > 0 {
 		lines := make([]string, 0, len(s.Unsafe))
@@ -91,9 +94,9 @@ func (s Spec) runArgs() []string {
 	return append(args, s.Args...)
 }
 
-// sidecarCapabilities are what exeatd needs: NET_ADMIN throughout, the others
+// SidecarCapabilities are what exeatd needs: NET_ADMIN throughout, the others
 // only while it starts (its own uid, and to hold what NET_RAW could go round).
-func sidecarCapabilities(noNetRaw bool) []string {
+func SidecarCapabilities(noNetRaw bool) []string {
 	capabilities := []string{"NET_ADMIN", "SETUID", "SETGID", "SETPCAP"}
 	if !noNetRaw {
 		capabilities = append(capabilities, "NET_RAW")
@@ -121,10 +124,10 @@ type Sidecar struct {
 }
 
 // Title is what people call it.
-func (s Sidecar) Title() string { return s.Labels[labelSidecar] }
+func (s Sidecar) Title() string { return s.Labels[LabelSidecar] }
 
 // NoNetRaw says that it was started with --sandbox-net-raw=no.
-func (s Sidecar) NoNetRaw() bool { return s.Labels[labelNoNetRaw] != "" }
+func (s Sidecar) NoNetRaw() bool { return s.Labels[LabelNoNetRaw] != "" }
 
 // Unsafe are the findings that --unsafe let pass, one a line.
 func (s Sidecar) Unsafe() []string {
