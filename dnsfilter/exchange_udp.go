@@ -205,8 +205,7 @@ func sendOne(e *epoch, conn net.Conn, msg []byte) error {
 		return errSwapped
 	}
 	defer e.endSend()
-	_, err := conn.Write(msg)
-	return err
+	return writeTo(conn, msg)
 }
 
 // closeQuietly closes a socket whose failure to close tells nobody anything:

@@ -144,7 +144,7 @@ func (u *udpServer) work(ctx context.Context, j job) {
 
 func (u *udpServer) answerLater(ctx context.Context, q *question, from net.Addr) {
 	r := u.server.guarded(q, func() reply { return u.server.answerLater(ctx, q, clientOf(from)) })
-	if _, err := u.conn.WriteTo(respond(make([]byte, 0, minUDPSize), q, &r, false), from); err != nil {
+	if err := answerTo(u.conn, respond(make([]byte, 0, minUDPSize), q, &r, false), from); err != nil {
 		return // the client is gone, or the socket: either way nobody waits
 	}
 }
@@ -173,6 +173,8 @@ func (q *question) clone() *question {
 // clientOf is the address that limits are kept for.
 func clientOf(addr net.Addr) netip.Addr {
 	switch addr := addr.(type) {
+	case interface{ clientAddr() netip.Addr }:
+		return addr.clientAddr()
 	case *net.UDPAddr:
 		return addr.AddrPort().Addr().Unmap()
 	case *net.TCPAddr:

@@ -120,6 +120,9 @@ func (b *rawBatcher) call(number, fd uintptr, n int) (int, syscall.Errno) {
 	}
 }
 
+// clientAddr is who a datagram is from.
+func (s *sender) clientAddr() netip.Addr { return s.addrPort().Addr().Unmap() }
+
 // Network implements net.Addr.
 func (s *sender) Network() string { return "udp" }
 
@@ -149,7 +152,50 @@ func (s *sender) addrPort() netip.AddrPort {
 // kept is an address that outlives the datagram.
 func kept(addr net.Addr) net.Addr {
 	if s, ok := addr.(*sender); ok {
-		return net.UDPAddrFromAddrPort(s.addrPort())
+		c := *s
+		return &c
 	}
 	return addr
+}
+
+// answerTo sends one datagram to who asked.
+func answerTo(conn net.PacketConn, msg []byte, to net.Addr) error {
+	who, ours := to.(*sender)
+	udp, ok := conn.(*net.UDPConn)
+	if !ours || !ok {
+		_, err := conn.WriteTo(msg, to)
+		return err
+	}
+	return sendNow(udp, msg, unsafe.Pointer(&who.sa), uintptr(who.size))
+}
+
+// writeTo sends one message over a connection of whatever kind.
+func writeTo(conn net.Conn, msg []byte) error {
+	if udp, ok := conn.(*net.UDPConn); ok {
+		return sendNow(udp, msg, nil, 0)
+	}
+	_, err := conn.Write(msg)
+	return err
+}
+
+// sendNow sends one datagram, waiting for room.
+func sendNow(conn *net.UDPConn, msg []byte, to unsafe.Pointer, size uintptr) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var errno syscall.Errno
+	err = raw.Write(func(fd uintptr) bool {
+		for {
+			_, _, errno = syscall.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(unsafe.SliceData(msg))),
+				uintptr(len(msg)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, uintptr(to), size)
+			if errno != syscall.EINTR {
+				return errno != syscall.EAGAIN
+			}
+		}
+	})
+	if err == nil && errno != 0 {
+		err = &net.OpError{Op: "write", Net: "udp", Addr: conn.RemoteAddr(), Err: os.NewSyscallError("sendto", errno)}
+	}
+	return err
 }
