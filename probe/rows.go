@@ -86,7 +86,7 @@ func stateRows() []Row {
 		{ID: "B36", Attack: "Abstract Unix sockets", Defence: "The control socket is in the file system, mode 0600", Tests: []string{packetSuite, sealedSuite, "control.TestListen"}},
 		{ID: "B37", Attack: "A direct dial to the proxy's port", Defence: "Destinations that are ours are refused", Tests: []string{packetSuite, sealedSuite, "proxy.TestOurOwnAddressesAreNeverDialled", "sealed.TestTheOtherListenersCannotBeDialledDirectly"}},
 		{ID: "B38", Attack: "Secrets in connection marks", Defence: "There are none", Tests: []string{packetSuite, sealedSuite}},
-		{ID: "B39", Attack: "The connection table filled", Defence: "Own loopback untracked; redirected flows counted", Tests: []string{"firewall.TestJoinedRulesetsAreAsWrittenAndTheKernelListsThem", "sealed.TestEverythingComesToTheListenersOrIsRefused"}},
+		{ID: "B39", Attack: "The connection table filled", Defence: "Own loopback untracked; redirected flows counted", Tests: []string{"e2e/bypass.TestTheConnectionTableCannotBeFilled", "firewall.TestJoinedRulesetsAreAsWrittenAndTheKernelListsThem"}},
 		{ID: "B40", Attack: "Ports, descriptors and the log flooded", Defence: "Fails closed; limits; folded logs", Tests: []string{"proxy.TestOutOfDescriptors", "proxy.TestTooManyConnectionsAreReset", "audit.TestFolding", "audit.TestAFloodOfDistinctDenialsIsBoundedAndCounted"}},
 		{ID: "B41", Attack: "The agent runs before the rules", Defence: "Listeners and rules first; CMD is started last", Tests: []string{"sealed.TestCloseBeforeRelease", "sidecar.TestNothingIsInForceWhenTheFirstPolicyIsRefused"}},
 		{ID: "B42", Attack: "The agent's container restarts into a new namespace", Defence: "The sidecar owns the namespace; an attached sandbox is not restarted"},

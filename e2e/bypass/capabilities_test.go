@@ -57,5 +57,8 @@ func executeWith(mask string, args []string) error {
 			}
 		}
 	}
+	if err := os.Unsetenv(capabilitiesVariable); err != nil {
+		return err
+	}
 	return fmt.Errorf("execute %s: %w", args[0], syscall.Exec(args[0], args, os.Environ()))
 }

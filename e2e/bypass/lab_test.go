@@ -291,6 +291,14 @@ type result struct {
 	arrived int
 }
 
+// agent is a command of the sandbox, with its capabilities.
+func (l *lab) agent(args ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%x", capabilitiesVariable, l.set.keep))
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(l.group.Fd()), Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
 // attack runs the probe in the sandbox, with its capabilities.
 func (l *lab) attack(prefix string, rows []string) []result {
 	l.t.Helper()
@@ -301,9 +309,7 @@ func (l *lab) attack(prefix string, rows []string) []result {
 	for _, id := range rows {
 		args = append(args, "--case", id)
 	}
-	cmd := exec.Command("/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%x", capabilitiesVariable, l.set.keep))
-	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(l.group.Fd()), Pdeathsig: syscall.SIGKILL}
+	cmd := l.agent(args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/exeat/exeat/e2e/internet"
 	"github.com/exeat/exeat/e2e/require"
 )
@@ -25,6 +27,8 @@ const (
 	// capabilitiesVariable makes it give up all other capabilities, and execute its
 	// arguments.
 	capabilitiesVariable = "EXEAT_BYPASS_CAPABILITIES"
+	// floodVariable makes it an agent that fills the connection table.
+	floodVariable = "EXEAT_BYPASS_FLOOD"
 )
 
 // world is the little internet of the tests in a sealed sandbox.
@@ -37,6 +41,8 @@ func testMain(m *testing.M) int {
 	case os.Getenv(capabilitiesVariable) != "":
 		fmt.Fprintln(os.Stderr, executeWith(os.Getenv(capabilitiesVariable), os.Args[1:]))
 		return 125
+	case os.Getenv(floodVariable) != "":
+		return flood()
 	case os.Getenv(labVariable) != "":
 		return m.Run()
 	case os.Getenv(binVariable) == "":
@@ -58,6 +64,10 @@ func testMain(m *testing.M) int {
 	status := m.Run()
 	if err := world.Close(); err != nil {
 		fmt.Fprintln(os.Stderr, "bypass: stop the little internet:", err)
+		return 1
+	}
+	if err := goleak.Find(); err != nil && status == 0 {
+		fmt.Fprintln(os.Stderr, "bypass: goroutines are left:", err)
 		return 1
 	}
 	return status

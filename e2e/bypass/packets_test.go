@@ -79,12 +79,8 @@ type shown map[string]string
 // shares. No marker may arrive; with the rules off each must, under one set at
 // least; and where a set cannot even try, the error says so.
 func TestPacketsUnderEachCapabilitySet(t *testing.T) {
-	if name := os.Getenv(labVariable); name != "" {
-		for _, set := range capabilitySets() {
-			if set.name == name {
-				inLab(t, set)
-			}
-		}
+	if set, ok := inLabOf(); ok {
+		inLab(t, set)
 		return
 	}
 	if !outsideWorld() {
@@ -97,7 +93,7 @@ func TestPacketsUnderEachCapabilitySet(t *testing.T) {
 		for i, set := range capabilitySets() {
 			t.Run(set.name, func(t *testing.T) {
 				t.Parallel()
-				all[i] = runLab(t, root, set)
+				all[i] = runLab(t, root, set, "TestPacketsUnderEachCapabilitySet")
 			})
 		}
 	})
@@ -118,7 +114,7 @@ const shownLine = "shown: "
 
 // runLab runs a laboratory in a process of its own, with the control group of the
 // sidecar, and gives what got out of it while nothing was enforced.
-func runLab(t *testing.T, root string, set capabilitySet) shown {
+func runLab(t *testing.T, root string, set capabilitySet, test string) shown {
 	t.Helper()
 	ours, theirs := makeGroup(t, root, "ours"), makeGroup(t, root, "theirs")
 	dir, err := os.Open(ours)
@@ -126,7 +122,7 @@ func runLab(t *testing.T, root string, set capabilitySet) shown {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	cmd := exec.Command("/proc/self/exe", "-test.run=^TestPacketsUnderEachCapabilitySet$", "-test.v")
+	cmd := exec.Command("/proc/self/exe", "-test.run=^"+test+"$", "-test.v")
 	cmd.Env = append(os.Environ(), labVariable+"="+set.name, groupVariable+"="+theirs)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		UseCgroupFD: true, CgroupFD: int(dir.Fd()), Pdeathsig: syscall.SIGKILL,
@@ -149,6 +145,17 @@ func runLab(t *testing.T, root string, set capabilitySet) shown {
 		}
 	}
 	return s
+}
+
+// inLabOf is true in the laboratory of a set, which this test's outer process
+// starts: there it says which.
+func inLabOf() (capabilitySet, bool) {
+	for _, set := range capabilitySets() {
+		if set.name == os.Getenv(labVariable) {
+			return set, true
+		}
+	}
+	return capabilitySet{}, false
 }
 
 // inLab attacks with nothing enforced, and then under two policies.
