@@ -12,12 +12,13 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## see it work: three phases, live swaps, in a little internet of its own (no root, no Docker)
-	@$(GO) build -trimpath -o bin/ ./cmd/exeat
+	@CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/exeat
 	@$(GO) build -trimpath -o bin/exeat-demo ./e2e/demo
 	@bin/exeat-demo bin/exeat
 
-build: ## build bin/exeat for this machine
-	$(GO) build -trimpath -o bin/ ./cmd/...
+# Without cgo: capabilities are given up on every thread, which Go can do without it only.
+build: ## build bin/exeat and bin/exeatd for this machine
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/...
 
 cross: ## build exeat for macOS, and everything for Linux, on both architectures
 	for arch in amd64 arm64; do \
