@@ -53,7 +53,8 @@ func (e *bodyError) Error() string { return fmt.Sprintf("read the body: %v", e.c
 // Unwrap gives the cause.
 func (e *bodyError) Unwrap() []error {
 	var tooLarge *http.MaxBytesError
-	if errors.As(e.cause, &tooLarge) {
+	var busy *api.Error
+	if errors.As(e.cause, &tooLarge) || errors.As(e.cause, &busy) {
 		return []error{e.cause}
 	}
 	return []error{e.cause, api.Invalid([]policy.Problem{{Message: e.Error()}})}

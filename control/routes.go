@@ -79,7 +79,9 @@ func (s *Server) handle(f call) http.Handler {
 			s.fail(w, &api.Error{Status: http.StatusForbidden, Code: api.CodeForbidden, Message: refused.Error()})
 			return
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		body := &boundedBody{ReadCloser: http.MaxBytesReader(w, r.Body, maxBody), ctx: r.Context(), through: s.large}
+		defer body.leave()
+		r.Body = body
 		started := &startedWriter{ResponseWriter: w}
 		defer s.survive(started)
 		err := f(started, r)

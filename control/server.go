@@ -69,6 +69,7 @@ type Server struct {
 	uid     uint32
 	router  *mux.Router
 	metrics http.Handler
+	large   *turnstile
 }
 
 // New makes a server.
@@ -77,7 +78,7 @@ func New(c Config) (*Server, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, uid: uint32(os.Geteuid())}
+	s := &Server{config: c, uid: uint32(os.Geteuid()), large: newTurnstile(c.HeaderTimeout)}
 	if c.Owner != nil {
 		s.uid = *c.Owner
 	}

@@ -25,6 +25,7 @@ const (
 	CodeNotImplemented  Code = "not-implemented"    // 501: this engine has no such part
 	CodeKernelRefused   Code = "kernel-refused"     // 503: the old policy stands
 	CodeNotReady        Code = "not-ready"          // 503
+	CodeBusy            Code = "busy"               // 503: nothing was changed, try again
 )
 
 // Error is the body of every answer that is not a success, and what the client
