@@ -10,8 +10,11 @@ func targets() []target {
 		{"P3", "memory and descriptors of idle tunnels", idleTunnels},
 		{"P4", "connection set-up", setup},
 		{"P5", "resolver", questions},
+		{"P6", "answers that must reach the kernel first", answers},
+		{"P7", "swap, from the call until the kernel enforces it", swaps},
 		{"P8", "revocation of proxied flows", revocation},
 		{"P9", "round trip of an established flow", roundTrip},
+		{"P10", "start", starts},
 	}
 }
 

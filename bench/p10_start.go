@@ -1,0 +1,37 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// starts is P10: exeat run -- true takes at most 50 ms more than true.
+func starts(l *lab) (section, error) {
+	s := section{columns: []string{"command", "ms"}}
+	program := filepath.Join(l.dir, "exeat")
+	if out, err := exec.Command("go", "build", "-trimpath", "-o", program, "github.com/exeat/exeat/cmd/exeat").CombinedOutput(); err != nil {
+		s.notes = append(s.notes, fmt.Sprintf("not measured: the program cannot be built here: %v: %s", err, out))
+		return s, nil
+	}
+	commands := [][]string{{"true"}, {program, "run", "--", "true"}}
+	times := make([][]float64, len(commands))
+	for range 3 * l.size.rounds {
+		for i, c := range commands {
+			cmd := exec.Command(c[0], c[1:]...)
+			cmd.Dir = l.dir
+			start := time.Now()
+			if out, err := cmd.CombinedOutput(); err != nil {
+				return s, fmt.Errorf("%v: %w: %s", c, err, out)
+			}
+			times[i] = append(times[i], float64(time.Since(start).Nanoseconds())/1e6)
+		}
+	}
+	plain, ours := figureOfValues(times[0]), figureOfValues(times[1])
+	s.rows = append(s.rows, []string{"true", plain.format("%.1f")}, []string{"exeat run -- true", ours.format("%.1f")})
+	s.verdicts = append(s.verdicts, verdict{"ms added by exeat run", ours.median - plain.median, 50, false, false})
+	return s, nil
+}
