@@ -353,8 +353,12 @@ func eventually(t testing.TB, what string, is func() bool) {
 
 // both runs a test in each shape.
 func both(t *testing.T, test func(t *testing.T, start func(testing.TB, ...string) *box)) {
-	t.Run("sealed", func(t *testing.T) { test(t, startSealed) })
+	t.Run("sealed", func(t *testing.T) {
+		t.Parallel()
+		test(t, startSealed)
+	})
 	t.Run("joined", func(t *testing.T) {
+		t.Parallel()
 		require.Root(t)
 		test(t, startJoined)
 	})

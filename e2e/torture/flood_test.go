@@ -25,6 +25,7 @@ import (
 // the machine is not ours alone.
 const (
 	memoryLimit  = 256 << 20
+	largestLimit = 512 << 20 // while a policy of 16 MiB is in force or comes
 	controlLimit = time.Second
 	generosity   = 10
 )
@@ -44,23 +45,31 @@ func flooded(t *testing.T, start func(testing.TB, ...string) *box) (b *box, name
 // holds all three to their limits.
 func (b *box) strain(t *testing.T, what, name string, flood func()) {
 	t.Helper()
+	b.strainWithin(t, memoryLimit, what, name, flood)
+}
+
+func (b *box) strainWithin(t *testing.T, limit int64, what, name string, flood func()) {
+	t.Helper()
 	allowed := b.job(t, "fetches", "-n", "2", "-target", name)
 	allowed.says(t, "rate") // the first is a beginning
 	before := allowed.rates(t, 4)
+	var lasted time.Duration
 	longest := b.answers(t, func() {
 		allowed.drain()
+		began := time.Now()
 		flood()
+		lasted = time.Since(began)
 	})
 	during := allowed.drain()
 	allowed.stop(t)
 	_, peak := b.memory(t)
-	t.Logf("LIMITS %s, %s: control socket at most %s, memory at most %d MiB, allowed traffic %s",
-		what, b.shape, longest.Round(time.Millisecond), peak>>20, share(before, during))
+	t.Logf("LIMITS %s, %s: control socket at most %s, memory at most %d MiB, allowed traffic %s, for %s",
+		what, b.shape, longest.Round(time.Millisecond), peak>>20, share(before, during), lasted.Round(time.Millisecond))
 	if longest > controlLimit*generosity {
 		t.Errorf("the control socket took %s", longest)
 	}
-	if peak > memoryLimit {
-		t.Errorf("memory grew to %d MiB, the limit is %d", peak>>20, memoryLimit>>20)
+	if peak > limit {
+		t.Errorf("memory grew to %d MiB, the limit is %d", peak>>20, limit>>20)
 	}
 	if len(during) > 4 && mean(during) == 0 {
 		t.Error("allowed traffic stood still")
@@ -139,7 +148,9 @@ func TestIdleFlowsLiveOn(t *testing.T) {
 // TestSlowClientsOnEveryListener: nobody waits for them, and they are let go of.
 func TestSlowClientsOnEveryListener(t *testing.T) {
 	both(t, func(t *testing.T, start func(testing.TB, ...string) *box) {
-		b, name, address := flooded(t, start)
+		b, name, _ := flooded(t, start)
+		// An address that only what is read can allow.
+		read := targetsOf(b.shape, 8, 3)[1].addr.String()
 		n := scaled(t, 100, 400)
 		var slow []*job
 		kinds := []string{"tls", "http", "dns", "silent"}
@@ -148,24 +159,22 @@ func TestSlowClientsOnEveryListener(t *testing.T) {
 		}
 		b.strain(t, fmt.Sprintf("%d slow clients on each of %d listeners", n, len(kinds)), name, func() {
 			for _, kind := range kinds {
-				j := b.job(t, "slow", "-n", fmt.Sprint(n), "-kind", kind, "-target", address, "-explicit", b.explicit)
+				j := b.job(t, "slow", "-n", fmt.Sprint(n), "-kind", kind, "-target", read, "-explicit", b.explicit)
 				t.Logf("%s: open %s", kind, j.says(t, "open"))
 				slow = append(slow, j)
 			}
 			time.Sleep(2 * time.Second)
 		})
 		for i, j := range slow {
-			if kinds[i] == "silent" || kinds[i] == "dns" && !inFull(t) {
-				// Who is allowed by address may be silent for ever.
-				j.stop(t)
-				continue
+			var longest int
+			fmt.Sscan(j.says(t, "longest"), &longest)
+			t.Logf("LIMITS slow client, %s, %s: let go of after %d ms at most", kinds[i], b.shape, longest)
+			if longest > 10_000*generosity {
+				t.Errorf("%s held on for %d ms", kinds[i], longest)
 			}
-			t.Logf("%s: the longest held on for %s ms", kinds[i], j.says(t, "longest"))
 		}
 	})
 }
-
-func inFull(t testing.TB) bool { return scaled(t, 0, 1) > 0 }
 
 // TestConnectionsThatAreGivenUp opens and resets connections without a word.
 func TestConnectionsThatAreGivenUp(t *testing.T) {
@@ -218,7 +227,7 @@ func TestAnAgentThatTakesEveryDescriptorAndPort(t *testing.T) {
 	})
 }
 
-// TestADeniedNameIsNeverLost, of however many.
+// TestDistinctDeniedNamesAreCountedAndLogged, however many.
 func TestDistinctDeniedNamesAreCountedAndLogged(t *testing.T) {
 	both(t, func(t *testing.T, start func(testing.TB, ...string) *box) {
 		b, name, _ := flooded(t, start)
@@ -242,8 +251,13 @@ func TestDistinctDeniedNamesAreCountedAndLogged(t *testing.T) {
 		if counted < uint64(n) {
 			t.Errorf("%d denials are counted, want at least %d, in %d lines", counted, n, len(summary.Counts))
 		}
-		logged := sumLogged(t, b, func(e audit.Event) bool { return strings.HasSuffix(e.Name, ".flood.test") })
-		if logged != uint64(n) {
+		// Over the rate that the log may grow by, lines stand for names of one reason.
+		match := func(e audit.Event) bool {
+			return strings.HasSuffix(e.Name, ".flood.test") || e.Name == "" && !e.Addr.IsValid() && e.Verdict == policy.Deny && e.Folded > 0
+		}
+		logged := uint64(0)
+		eventually(t, "the whole flood in the log", func() bool { logged = sumLogged(t, b, match); return logged >= uint64(n) })
+		if logged > uint64(n) {
 			t.Errorf("the log accounts for %d denials, want %d", logged, n)
 		}
 		t.Logf("%d lines of summary", len(summary.Counts))
@@ -253,7 +267,6 @@ func TestDistinctDeniedNamesAreCountedAndLogged(t *testing.T) {
 // sumLogged adds up what the log's decisions stand for.
 func sumLogged(t testing.TB, b *box, match func(audit.Event) bool) (n uint64) {
 	t.Helper()
-	time.Sleep(1500 * time.Millisecond) // what is folded is told of within a second
 	for line := range strings.Lines(b.log()) {
 		var e audit.Event
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
@@ -276,17 +289,17 @@ func TestDeniedPacketsAtARate(t *testing.T) {
 			lasts := time.Duration(scaled(t, 2, 10)) * time.Second
 			fmt.Sscanf(b.job(t, "packets", "-time", lasts.String()).says(t, "sent"), "%d accepted %d", &sent, &accepted)
 		})
-		logged := sumLogged(t, b, func(e audit.Event) bool { return e.Channel == audit.ChannelPacket && e.Verdict == policy.Deny })
-		t.Logf("%d packets sent, the log accounts for %d", sent, logged)
-		if sent == 0 || logged == 0 {
-			t.Errorf("%d packets sent, the log accounts for %d", sent, logged)
-		}
-		for _, line := range strings.Split(b.log(), "\n") {
-			if strings.Contains(line, "lost") || strings.Contains(line, "gap") {
-				t.Logf("%.300s", line)
-				break
+		match := func(e audit.Event) bool { return e.Verdict == policy.Deny && e.Name == "" }
+		logged, rest := uint64(0), ""
+		eventually(t, "the flood in the log", func() bool { logged = sumLogged(t, b, match); return logged > 0 })
+		time.Sleep(time.Second)
+		for line := range strings.Lines(b.log()) {
+			if !strings.Contains(line, `"kind":"decision"`) || strings.Contains(line, "message") {
+				rest += line
 			}
 		}
+		rest = tail(rest, 1000)
+		t.Logf("%d packets sent, the log accounts for %d; besides it says: %s", sent, logged, rest)
 	})
 }
 
@@ -331,7 +344,7 @@ func TestThePolicyOfTheLargestSizeTenTimesASecond(t *testing.T) {
 		var mu sync.Mutex
 		outcomes := map[string]int{}
 		var longest time.Duration
-		b.strain(t, fmt.Sprintf("a policy of %d bytes, 10 times a second", len(document)), name, func() {
+		b.strainWithin(t, largestLimit, fmt.Sprintf("a policy of %d bytes, 10 times a second", len(document)), name, func() {
 			var work sync.WaitGroup
 			for range 10 * scaled(t, 2, 20) {
 				work.Go(func() {

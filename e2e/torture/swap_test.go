@@ -25,7 +25,6 @@ import (
 // flow may end that no policy forbade in its life.
 func TestRandomSwapsAmongLiveFlows(t *testing.T) {
 	both(t, func(t *testing.T, start func(testing.TB, ...string) *box) {
-		t.Parallel()
 		swaps, flows := scaled(t, 300, 10000), scaled(t, 50, 200)
 		seed := uint64(time.Now().UnixNano())
 		t.Logf("%d swaps among %d flows, seed %d", swaps, flows, seed)
@@ -222,7 +221,6 @@ func (w *watcher) report(t *testing.T, kinds []string) {
 // made from what its caller had seen, whatever the others do.
 func TestConcurrentSwappersNeverOverwriteEachOther(t *testing.T) {
 	both(t, func(t *testing.T, start func(testing.TB, ...string) *box) {
-		t.Parallel()
 		b := start(t, "--allow", "c.torture.test")
 		first, err := b.Policy(t.Context())
 		if err != nil {

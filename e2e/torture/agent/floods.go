@@ -215,7 +215,8 @@ func packets(ctx context.Context, args []string, say func(string, ...any)) error
 	began := time.Now()
 	sent, passed := 0, 0
 	for time.Since(began) < *lasts && ctx.Err() == nil {
-		for sent < int(time.Since(began).Seconds()*float64(*rate)) {
+		// What cannot be sent that fast is not caught up with.
+		for due := int(time.Since(began).Seconds() * float64(*rate)); sent < due && time.Since(began) < *lasts; {
 			to.Port = 1024 + sent%60000
 			// EPERM tells that it was refused here and now.
 			if unix.Sendto(fd, []byte("flood"), unix.MSG_DONTWAIT, to) == nil {
@@ -327,8 +328,8 @@ func connects(ctx context.Context, args []string, say func(string, ...any)) erro
 	return nil
 }
 
-// fetches transfers over HTTPS as fast as it goes, over -n connections, and says
-// every second how many exchanges there were.
+// fetches makes requests over HTTPS as fast as they are answered, over -n connections
+// that stay open, and says four times a second how many that would be in a second.
 func fetches(ctx context.Context, args []string, say func(string, ...any)) error {
 	flags := flag.NewFlagSet("fetches", flag.ContinueOnError)
 	n := flags.Int("n", 4, "so many connections")
@@ -347,15 +348,12 @@ func fetches(ctx context.Context, args []string, say func(string, ...any)) error
 					pause(ctx, 10*time.Millisecond)
 					continue
 				}
-				for range 20 {
+				for ctx.Err() == nil {
 					if f.exchange() != nil {
 						failed.Add(1)
 						break
 					}
 					done.Add(1)
-					if ctx.Err() != nil {
-						break
-					}
 				}
 				f.Close()
 			}
