@@ -263,7 +263,7 @@ func TestPromise2SwapsRaceWithConnections(t *testing.T) {
 func TestPromise2AnUnreadableOrRefusedPolicyChangesNothing(t *testing.T) {
 	l := guarded("--allow", "pypi.test").start(t)
 	c := l.client()
-	for _, document := range []string{"", "{", `"public" "public"`, `{"network_mode":"allowlist","allowed_hosts":["*"]}`, `{"network_mode":"allowlist","allowed_hosts":[{"host":"203.0.113.1","protocol":"udp"}]}`} {
+	for _, document := range []string{"", "{", `"public" "public"`, `{"network_mode":"allowlist","allowed_hosts":["*"]}`, `{"network_mode":"allowlist","allowed_hosts":[{"host":"203.0.113.1","port":53,"protocol":"udp"}]}`} {
 		_, err := c.SwapDocument(t.Context(), []byte(document), api.SwapRequest{})
 		if err == nil {
 			t.Errorf("%q was accepted", document)
