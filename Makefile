@@ -6,7 +6,7 @@ FUZZTIME ?= 5m
 export CI FUZZTIME
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build cross test tools lint fmt fuzz vuln sbom bench clean
+.PHONY: torture help demo build cross image test tools lint fmt fuzz vuln sbom bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ cross: ## build exeat for macOS, and everything for Linux, on both architectures
 		CGO_ENABLED=0 GOOS=darwin GOARCH=$$arch $(GO) build -trimpath -o bin/darwin-$$arch/ ./cmd/exeat && \
 		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath -o bin/linux-$$arch/ ./cmd/... || exit 1; \
 	done
+
+image: ## build localhost/exeat and localhost/exeat-harbor with Docker or Podman, pulling nothing (ARCH=arm64)
+	scripts/image
 
 test: FUZZTIME = 10s
 test: tools lint ## vet, lint, every test under the race detector, each fuzz target for 10 s
@@ -52,6 +55,9 @@ sbom: ## write dist/*.cdx.json, what goes into each program (CycloneDX)
 bench: ## measure against the peers and write bench/RESULTS.md (root only); QUICK=1 takes minutes and checks ratios only
 	$(GO) build -trimpath -o bin/bench ./bench
 	QUICK=$(QUICK) bin/bench run $(BENCHFLAGS)
+
+torture: ## wear exeat out: the long variants of e2e/torture, EXEAT_TORTURE (1) of their full length (root only)
+	EXEAT_TORTURE=$${EXEAT_TORTURE:-1} $(GO) test -count=1 -timeout 8h -v $(TORTUREFLAGS) ./e2e/torture
 
 clean: ## remove what was built
 	rm -rf bin dist

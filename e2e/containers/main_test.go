@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/exeat/exeat/e2e/internet"
@@ -124,16 +125,29 @@ func prepare(dir string) error {
 	if err != nil {
 		cache = os.TempDir()
 	}
+	compose := exec.Command("go", "build", "-o", dir+"/docker-compose", "github.com/docker/compose/v2/cmd")
+	compose.Dir = "../../tools/compose"
+	var steps errgroup.Group
 	for _, step := range []*exec.Cmd{
 		exec.Command("../../scripts/debian-rootfs", filepath.Join(cache, "exeat-test", "debian-bookworm.tar")),
 		exec.Command("go", "build", "-trimpath", "-o", dir+"/exeat", "../../cmd/exeat"),
 		exec.Command("go", "build", "-trimpath", "-o", dir+"/agent", "../agent"),
+		compose,
 	} {
-		step.Env = append(os.Environ(), "CGO_ENABLED=0")
-		step.Stderr = os.Stderr
-		if err := step.Run(); err != nil {
-			return fmt.Errorf("%v: %w", step.Args, err)
+		step.Env = os.Environ()
+		if step != compose {
+			step.Env = append(step.Env, "CGO_ENABLED=0")
 		}
+		step.Stderr = os.Stderr
+		steps.Go(func() error {
+			if err := step.Run(); err != nil {
+				return fmt.Errorf("%v: %w", step.Args, err)
+			}
+			return nil
+		})
+	}
+	if err := steps.Wait(); err != nil {
+		return err
 	}
 	return os.Symlink(filepath.Join(cache, "exeat-test", "debian-bookworm.tar"), filepath.Join(dir, "debian.tar"))
 }
