@@ -6,7 +6,7 @@ FUZZTIME ?= 5m
 export CI FUZZTIME
 
 .DEFAULT_GOAL := help
-.PHONY: torture help demo build cross image test tools lint fmt fuzz vuln sbom bench clean
+.PHONY: torture help demo build cross image test tools lint fmt fuzz vuln sbom bench bench-plots clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,10 @@ bench: ## measure against the peers and write bench/RESULTS.md (root only); QUIC
 
 torture: ## wear exeat out: the long variants of e2e/torture, EXEAT_TORTURE (1) of their full length (root only)
 	EXEAT_TORTURE=$${EXEAT_TORTURE:-1} $(GO) test -count=1 -timeout 8h -v $(TORTUREFLAGS) ./e2e/torture
+
+bench-plots: ## draw how costs grow with tunnels, flows and targets into docs/plots (root only)
+	$(GO) build -trimpath -o bin/bench ./bench
+	bin/bench plots
 
 clean: ## remove what was built
 	rm -rf bin dist

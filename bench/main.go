@@ -24,15 +24,17 @@ func main() {
 	}
 }
 
-// run is the lab itself ("run"), or one of the parts that it starts of its own
+// run is the lab itself ("run" and "plots"), or one of the parts that it starts of its own
 // binary inside its namespaces.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	if len(args) == 0 {
-		return errors.New("want run, origin, load or engine; see go doc ./bench")
+		return errors.New("want run, plots, origin, load or engine; see go doc ./bench")
 	}
 	switch args[0] {
 	case "run":
 		return runLab(ctx, args[1:], stdout, stderr)
+	case "plots":
+		return runPlots(ctx, args[1:], stderr)
 	case "origin":
 		return runOrigin(ctx, args[1:])
 	case "load":

@@ -130,10 +130,11 @@ func (c *Config) Defaults() {
 	}
 }
 
-// A connection takes as many descriptors while it is handed to a relay, and so many
-// are left to the rest of the process.
+// A connection takes two descriptors, and for the moment of its handing over to a
+// relay four, which few are in at a time; so many are left to the rest of the
+// process.
 const (
-	connDescriptors = 4
+	connDescriptors = 3
 	keptDescriptors = 2048
 )
 

@@ -18,7 +18,7 @@ func TestConnectionsLeaveDescriptorsToTheRest(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	for limit, want := range map[uint64]int{256: 32, 1024: 128, 4096: 512, 65536: 15872, 1 << 20: 16384} {
+	for limit, want := range map[uint64]int{256: 42, 1024: 170, 4096: 682, 20000: 5984, 65536: 16384, 1 << 20: 16384} {
 		if limit > old.Max {
 			t.Logf("%d is more than we may have", limit)
 			continue
