@@ -102,7 +102,7 @@ func class4(a [4]byte) Class {
 func class6(a [16]byte) Class {
 	class := outer6(a)
 	// ISATAP (RFC 5214) embeds in the interface identifier, under any prefix.
-	if (a[8] == 0 || a[8] == 2) && a[9] == 0 && a[10] == 0x5e && a[11] == 0xfe {
+	if isatap(a) {
 		class = stricter(class, class4(tail(a)))
 	}
 	return class

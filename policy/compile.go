@@ -84,9 +84,14 @@ type AddressRule struct {
 // none in the other modes, whose mode says all.
 func (c *Compiled) AllowedAddresses() []AddressRule { return c.allowed.addressRules() }
 
-// DeniedAddresses are the address targets of the floor and of denied_hosts.
+// DeniedAddresses are the address targets of the floor and of denied_hosts, those
+// of IPv4 also as the IPv6 addresses that lead there.
 func (c *Compiled) DeniedAddresses() []AddressRule {
-	return append(c.floor.addressRules(), c.denied.addressRules()...)
+	denied := append(c.floor.addressRules(), c.denied.addressRules()...)
+	for _, r := range denied {
+		denied = append(denied, r.embeddings()...)
+	}
+	return denied
 }
 
 // Opening is a port and protocol that an allowed name opens on the addresses

@@ -112,12 +112,17 @@ func (c *Compiled) deniedName(name string, w want, port uint16, p Protocol) (str
 	return "", false
 }
 
+// deniedAddr says that the floor or denied_hosts deny an address, itself or as
+// another that it leads to.
 func (c *Compiled) deniedAddr(addr netip.Addr, w want, port uint16, p Protocol) (string, bool) {
 	if id := c.floor.addr(addr, w, port, p); id != 0 {
 		return c.floor.rules[id].text, true
 	}
 	if id := c.denied.addr(addr, w, port, p); id != 0 {
 		return c.denied.rules[id].text, true
+	}
+	if v4, ok := embedded(addr); ok {
+		return c.deniedAddr(v4, w, port, p)
 	}
 	return "", false
 }

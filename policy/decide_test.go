@@ -170,6 +170,10 @@ func TestAddressRules(t *testing.T) {
 	want = []AddressRule{
 		{netip.MustParsePrefix("169.254.169.254/32"), 0, true, true, true, "floor:169.254.169.254"},
 		{netip.MustParsePrefix("10.1.0.0/16"), 0, true, true, true, "10.1.0.0/16"},
+		{netip.MustParsePrefix("64:ff9b::a9fe:a9fe/128"), 0, true, true, true, "floor:169.254.169.254"},
+		{netip.MustParsePrefix("2002:a9fe:a9fe::/48"), 0, true, true, true, "floor:169.254.169.254"},
+		{netip.MustParsePrefix("64:ff9b::a01:0/112"), 0, true, true, true, "10.1.0.0/16"},
+		{netip.MustParsePrefix("2002:a01::/32"), 0, true, true, true, "10.1.0.0/16"},
 	}
 	if got := c.DeniedAddresses(); !slices.Equal(got, want) {
 		t.Errorf("\n got %v\nwant %v", got, want)

@@ -126,6 +126,29 @@ func (ref reference) deniesQuestion(name string) (string, bool) {
 	})
 }
 
+// deniesAddr tries the address as it stands, then what it leads to.
+func (ref reference) deniesAddr(addr netip.Addr, denies func(Target) bool) (string, bool) {
+	forms := []netip.Addr{addr}
+	if b := addr.AsSlice(); len(b) == 16 {
+		switch text := addr.StringExpanded(); {
+		case strings.HasPrefix(text, "2002:"):
+			forms = append(forms, netip.AddrFrom4([4]byte(b[2:6])))
+		case strings.HasPrefix(text, "2001:0000:"):
+			forms = append(forms, netip.AddrFrom4([4]byte{^b[12], ^b[13], ^b[14], ^b[15]}))
+		case strings.HasPrefix(text, "0064:ff9b:0000:0000:0000:0000:"), strings.HasPrefix(text, "0064:ff9b:0001:"),
+			strings.HasPrefix(text, "0000:0000:0000:0000:0000:0000:"), strings.Contains(text[20:], "0000:5efe:"), strings.Contains(text[20:], "0200:5efe:"):
+			forms = append(forms, netip.AddrFrom4([4]byte(b[12:])))
+		}
+	}
+	for _, form := range forms {
+		rule, found := ref.denies(func(t Target) bool { return matchesAddr(t, form) && denies(t) })
+		if found {
+			return rule, true
+		}
+	}
+	return "", false
+}
+
 func (ref reference) holdsDeniedName() bool {
 	isName := func(t Target) bool { return t.Name != "" }
 	return slices.ContainsFunc(ref.floor, isName) || slices.ContainsFunc(ref.document.Denied, isName)
@@ -145,8 +168,8 @@ func (ref reference) decide(r Request) Decision {
 	if rule, found := ref.deniesName(r.Name, r.Port, r.Protocol); found {
 		return no(ReasonDenied, rule)
 	}
-	if rule, found := ref.denies(func(t Target) bool {
-		return matchesAddr(t, r.Addr) && matchesPort(t, r.Port, r.Protocol) && covers(t, true).has(r.Protocol)
+	if rule, found := ref.deniesAddr(r.Addr, func(t Target) bool {
+		return matchesPort(t, r.Port, r.Protocol) && covers(t, true).has(r.Protocol)
 	}); found {
 		return no(ReasonDenied, rule)
 	}
@@ -315,11 +338,11 @@ func (ref reference) question(r Request) Decision {
 
 func (ref reference) decideAddress(name string, addr netip.Addr, port uint16, p Protocol, pinned bool) Decision {
 	addr = addr.Unmap()
-	if rule, found := ref.denies(func(t Target) bool {
+	if rule, found := ref.deniesAddr(addr, func(t Target) bool {
 		if port == 0 {
-			return matchesAddr(t, addr) && t.Port == 0 && (t.Proto == "" || t.Proto == "any")
+			return t.Port == 0 && (t.Proto == "" || t.Proto == "any")
 		}
-		return matchesAddr(t, addr) && matchesPort(t, port, p) && covers(t, true).has(p)
+		return matchesPort(t, port, p) && covers(t, true).has(p)
 	}); found {
 		return no(ReasonDenied, rule)
 	}
