@@ -5,7 +5,6 @@ package proxy
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -325,46 +324,4 @@ func (f *Flow) have(t *tunnel) error {
 	}
 	f.tunnel = t
 	return nil
-}
-
-// join adds the upstream's socket, which is connecting, to an arrival. It closes
-// fd where it fails.
-func (w *worker) join(t *tunnel, fd int) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.aborted != nil {
-		closeDescriptor(fd)
-		return nil // the worker is about to end it
-	}
-	t.ends[upstreamEnd] = end{fd: fd, watched: true}
-	event := t.event(upstreamEnd, watchWrite)
-	if err := unix.EpollCtl(w.fd, unix.EPOLL_CTL_ADD, fd, &event); err != nil {
-		t.ends[upstreamEnd] = end{fd: -1}
-		closeDescriptor(fd)
-		return fmt.Errorf("epoll: %w", err)
-	}
-	return nil
-}
-
-// part takes a socket from an arrival; it is the caller's then. Without a client
-// there is no arrival any more: the upstream is closed. false when it was aborted,
-// and the worker is about to end it.
-func (w *worker) part(t *tunnel, i int) (fd int, ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed || t.aborted != nil {
-		return -1, false
-	}
-	fd, t.ends[i].fd = t.ends[i].fd, -1
-	if err := unix.EpollCtl(w.fd, unix.EPOLL_CTL_DEL, fd, nil); err != nil {
-		// EBADF, ENOENT: that it is in the set is ours to know.
-		panic(fmt.Sprintf("take a socket off: %v", err))
-	}
-	if i == clientEnd {
-		t.closed = true
-		if up := t.ends[upstreamEnd].fd; up >= 0 {
-			closeDescriptor(up)
-		}
-	}
-	return fd, true
 }

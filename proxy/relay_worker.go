@@ -189,9 +189,10 @@ func (w *worker) run() {
 	}
 }
 
-// ready reads the events there are; with wait, it waits for one. The waiting is done by the runtime's poller, which watches the epoll set
-// like any descriptor: a thread blocked in epoll_wait would keep its processor
-// from the rest of the program until the scheduler notices.
+// ready reads the events there are; with wait, it waits for one. The waiting is
+// done by the runtime's poller, which watches the epoll set like any descriptor: a
+// thread blocked in epoll_wait would keep its processor from the rest of the program
+// until the scheduler notices.
 func (w *worker) ready(events []unix.EpollEvent, wait bool) (n int, err error) {
 	if !wait {
 		return epollNow(w.fd, events)
@@ -201,62 +202,6 @@ func (w *worker) ready(events []unix.EpollEvent, wait bool) (n int, err error) {
 		return n > 0 || err != nil
 	})
 	return n, errors.Join(err, waitErr)
-}
-
-// arrives goes on with an arrival; true when it has become a flow.
-func (t *tunnel) arrives() bool {
-	t.mu.Lock()
-	over := t.closed || t.aborted != nil // what is aborted is barred
-	t.mu.Unlock()
-	return !over && t.arrival.step()
-}
-
-// arrived takes a tunnel off the arrivals.
-func (w *worker) arrived(t *tunnel) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.arrivals, t)
-	t.arrival = nil
-}
-
-// hurry gives arrivals that take too long goroutines.
-func (w *worker) hurry() {
-	w.mu.Lock()
-	if w.ticking || len(w.arrivals) == 0 {
-		w.mu.Unlock()
-		return
-	}
-	now := time.Now()
-	for t := range w.arrivals {
-		if now.After(t.arrival.due) {
-			w.late = append(w.late, t)
-		}
-	}
-	w.tickLocked()
-	w.mu.Unlock()
-	for i, t := range w.late {
-		t.arrival.late()
-		w.late[i] = nil
-	}
-	w.late = w.late[:0]
-}
-
-// tickLocked has the worker woken in a while. w.mu is held.
-func (w *worker) tickLocked() {
-	if !w.ticking {
-		w.ticking = true
-		w.tick.Reset(arrivalTick)
-	}
-}
-
-// ticked is the timer's.
-func (w *worker) ticked() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.ticking = false
-	if len(w.arrivals) > 0 && !w.gone {
-		w.wakeUp()
-	}
 }
 
 // find looks up the tunnels of the events, and says whether the worker is to end.
