@@ -53,6 +53,7 @@ func runLab(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	only := flags.String("only", "", "comma-separated targets, e.g. P1,P4")
 	peers := flags.String("peers", "", "comma-separated peers, e.g. haproxy; default all that are installed")
 	ours := flags.String("engine", "", "our side: a command that redirects as it likes is given {port} and {uid} (default: the bench's own engine)")
+	rounds := flags.Int("rounds", 0, "how often everything is measured (default 7; 3 where quick)")
 	results := flags.String("o", "bench/RESULTS.md", "where the results are written; - for none")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -60,6 +61,9 @@ func runLab(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	size := full
 	if *quick {
 		size = short
+	}
+	if *rounds > 0 {
+		size.rounds = *rounds
 	}
 	lab, err := newLab(ctx, size, list(*peers), *ours, stderr)
 	if err != nil {

@@ -115,8 +115,8 @@ process named (with its children), from /proc/PID/stat; "all" adds client and or
 
 // quickNote says so where little was measured.
 func quickNote(s size) string {
-	if s == short {
-		return "\n\n**A quick run**: judge by its ratios, roughly."
+	if s.bulkBytes == short.bulkBytes {
+		return "\n\n**A quick run**, of less at a time: judge by its ratios."
 	}
 	return ""
 }
