@@ -81,6 +81,9 @@ const (
 	// firstAttempts are how often the first worker is tried before we give up.
 	firstAttempts = 3
 	maxBackoff    = 5 * time.Second
+	// servedBackoff is the longest wait after a worker that had put something in force:
+	// meanwhile connections are held, and whoever can crash one must not gain more.
+	servedBackoff = 100 * time.Millisecond
 	stopGrace     = 3 * time.Second // beyond the drain, until the worker is killed
 )
 
@@ -92,7 +95,7 @@ func (k *Keeper) run(ctx context.Context) error {
 	early := 0
 	restart := ""
 	for attempt := 1; ; attempt++ {
-		began := time.Now()
+		began, commits := time.Now(), k.memory.commits()
 		status, err := k.live(ctx, restart)
 		switch {
 		case ctx.Err() != nil:
@@ -116,7 +119,11 @@ func (k *Keeper) run(ctx context.Context) error {
 		if early++; time.Since(began) > soon {
 			early = 0
 		}
-		if early > atOnce && !wait(ctx, min(minBackoff<<min(early-atOnce, 10), maxBackoff)) {
+		longest := maxBackoff
+		if k.memory.commits() > commits {
+			longest = servedBackoff
+		}
+		if early > atOnce && !wait(ctx, min(minBackoff<<min(early-atOnce, 10), longest)) {
 			return nil
 		}
 	}

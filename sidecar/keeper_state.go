@@ -25,6 +25,7 @@ type memory struct {
 	distrust string
 	prepared *State
 	began    bool // a worker of ours has put something in force
+	puts     int  // how often one has
 	commit   func() error
 }
 
@@ -52,6 +53,13 @@ func (m *memory) recall() (state *State, distrust string, names []attribution.En
 		names = append(names, e)
 	}
 	return m.state, m.distrust, names
+}
+
+// commits is how often workers have put something in force since we started.
+func (m *memory) commits() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.puts
 }
 
 // cameUp says whether a worker has put anything in force since we started.
@@ -128,6 +136,7 @@ func (m *memory) commitLocked() error {
 		return err
 	}
 	m.state, m.distrust, m.began = m.prepared, "", true
+	m.puts++
 	m.prepared, m.commit = nil, nil
 	return nil
 }

@@ -306,6 +306,7 @@ func connects(ctx context.Context, args []string, say func(string, ...any)) erro
 	last := time.Now()
 	for ctx.Err() == nil {
 		tried++
+		began := time.Now()
 		c, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "tcp", *target)
 		if err != nil {
 			if ctx.Err() == nil {
@@ -313,7 +314,12 @@ func connects(ctx context.Context, args []string, say func(string, ...any)) erro
 			}
 			continue
 		}
-		if (echo{c}).exchange() == nil {
+		dialled := time.Since(began)
+		err = echo{c}.exchange()
+		if took := time.Since(began); took > time.Second {
+			say("slow from %s: dialled after %s, ended after %s: %v", began.Format(time.StampMilli), dialled, took, err)
+		}
+		if err == nil {
 			longest = max(longest, time.Since(last))
 			last = time.Now()
 		} else {
