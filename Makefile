@@ -6,7 +6,7 @@ FUZZTIME ?= 5m
 export CI FUZZTIME
 
 .DEFAULT_GOAL := help
-.PHONY: torture help demo build cross image test tools lint fmt fuzz vuln sbom bench bench-plots clean
+.PHONY: torture help demo build cross image test tools lint fmt fuzz vuln sbom bench bench-plots mutants clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ fmt: ## format with gofumpt
 
 fuzz: ## run every fuzz target, FUZZTIME (5m) each
 	scripts/fuzz
+
+mutants: ## break the product on purpose (mutants/), in a copy: each time the named test must fail
+	scripts/mutants
 
 vuln: ## look the dependencies up in the Go vulnerability database (needs the internet)
 	$(GO) tool -modfile=tools/go.mod govulncheck ./...

@@ -124,6 +124,13 @@ func TestKillingTheEngineLeavesNothing(t *testing.T) {
 		l.tell("setsid sleep 1000 & (trap '' TERM HUP INT; exec setsid " + agent + " hold 20 https://" + name + "/endless?every=1ms) &")
 		l.hears("live")
 		inside := l.insiders(t)
+		t.Cleanup(func() { // where the test fails nothing of it may stay, either
+			for _, p := range alive(inside) {
+				if err := syscall.Kill(p.pid, syscall.SIGKILL); err != nil {
+					t.Error(err)
+				}
+			}
+		})
 		if len(inside) < 4 {
 			t.Fatalf("inside are only %v", inside)
 		}

@@ -46,6 +46,7 @@ type live struct {
 	name   string
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
+	pipe   io.ReadCloser // what stdout reads
 	stdout *bufio.Reader
 	stderr *bytes.Buffer
 	journal
@@ -68,7 +69,7 @@ func (s sandbox) start(t *testing.T) *live {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.stdout = bufio.NewReader(stdout)
+	l.pipe, l.stdout = stdout, bufio.NewReader(stdout)
 	cmd.Stderr = l.stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -129,15 +130,25 @@ func (l *live) hears(want string) {
 	}
 }
 
+// endTimeout is how long a sandbox may take to end once its shell has.
+const endTimeout = 20 * time.Second
+
 // end ends the shell and waits for the sandbox.
 func (l *live) end() result {
 	l.t.Helper()
 	if err := l.stdin.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		l.t.Fatal(err)
 	}
+	// The end of the output is the end of everybody who could write to it.
+	late := time.AfterFunc(endTimeout, func() {
+		if err := l.pipe.Close(); err != nil {
+			l.t.Error(err)
+		}
+	})
 	rest, err := io.ReadAll(l.stdout)
+	late.Stop()
 	if err != nil {
-		l.t.Fatal(err)
+		l.t.Errorf("somebody is left who holds the output open: %v", err)
 	}
 	r := result{stdout: string(rest)}
 	var exit *exec.ExitError

@@ -74,6 +74,7 @@ func outside(m *testing.M) int {
 	build := exec.Command("go", "build", "-trimpath", "-o", dir+"/", "../cmd/...", "./agent")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as `make build` does
 	build.Stderr = os.Stderr
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as make build does
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e: build the binaries:", err)
 		return 1
