@@ -33,7 +33,7 @@ func networkPolicy(ctx context.Context, c Call) int {
 
 // policyOf is the policy that a command line of network-policy means.
 func policyOf(args []string) ([]byte, error) {
-	usage := errors.New("want allow-all, deny-all, or allow HOST...")
+	usage := errors.New("want allow-all, deny-all, or allow with the hosts")
 	if len(args) == 0 {
 		return nil, usage
 	}
