@@ -5,6 +5,7 @@ package torture
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -378,7 +379,9 @@ func largest(t testing.TB) []byte {
 // put swaps without reading the document here, and says what was answered.
 func (b *box) put(t testing.TB, document []byte) string {
 	client := &http.Client{Transport: &http.Transport{
-		Dial:              func(string, string) (net.Conn, error) { return net.Dial("unix", b.socket) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", b.socket)
+		},
 		DisableKeepAlives: true,
 	}}
 	body := io.MultiReader(strings.NewReader(`{"policy":`), bytes.NewReader(document), strings.NewReader("}"))
