@@ -89,7 +89,8 @@ func (w *WatchRules) Run(ctx context.Context, changed func(what string)) error {
 				table = cString(b)
 			}
 		})
-		if err == nil && table == w.table && pending == "" {
+		// One word for the whole of it: the first, but that the table is gone says more.
+		if err == nil && table == w.table && (pending == "" || h.Type&0xff == unix.NFT_MSG_DELTABLE) {
 			pending = fmt.Sprintf("somebody else %s in table %s %s", what, Family(data[0]), table)
 		}
 		return err
