@@ -48,9 +48,11 @@ func TestAStateThatCannotBeTrustedDeniesEverything(t *testing.T) {
 				t.Errorf("in force is %+v, %v; want no-network", state.Policy, err)
 			}
 			s.refused(t, "tcp", target+":7")
-			if log := s.stdout.String(); !strings.Contains(log, "everything is denied") || !strings.Contains(log, test.says) {
-				t.Errorf("the log does not say that everything is denied, because the state is %q:\n%s", test.says, log)
-			}
+			// The log is written in its own time.
+			eventually(t, "a log that says that everything is denied, and why: "+test.says, func() bool {
+				log := s.stdout.String()
+				return strings.Contains(log, "everything is denied") && strings.Contains(log, test.says)
+			})
 			if _, err := s.Swap(t.Context(), api.SwapRequest{Policy: parse(t, written("allowlist", []string{target}, nil))}); err != nil {
 				t.Fatal(err)
 			}
