@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -76,15 +75,13 @@ func chat(args []string) error {
 // streams makes one h2c connection to ADDR, with prior knowledge, and one request
 // on it for each authority.
 func streams(args []string) error {
-	conn, err := dial(args[0])
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	session, err := transport.NewClientConn(context.Background(), "http", args[0])
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	session, err := (&http2.Transport{AllowHTTP: true}).NewClientConn(conn)
-	if err != nil {
-		return err
-	}
+	defer session.Close()
 	for _, authority := range args[1:] {
 		request, err := http.NewRequest(http.MethodGet, "http://"+authority+"/", nil)
 		if err != nil {

@@ -17,8 +17,6 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/h2c"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 )
@@ -109,7 +107,7 @@ func (w *World) serve(ctx context.Context, dir string) error {
 		}
 	}
 	for _, port := range []string{"80", "8080"} {
-		if err := w.serveHTTP(ctx, port, h2c.NewHandler(handler, &http2.Server{}), nil); err != nil {
+		if err := w.serveHTTP(ctx, port, handler, nil); err != nil {
 			return err
 		}
 	}
@@ -154,6 +152,10 @@ func (w *World) serveHTTP(ctx context.Context, port string, handler http.Handler
 	}
 	ln = &countingListener{Listener: ln, seen: &w.seen}
 	server := &http.Server{Handler: handler, TLSConfig: config, ReadHeaderTimeout: time.Minute, ErrorLog: quiet}
+	server.Protocols = new(http.Protocols)
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetHTTP2(config != nil)
+	server.Protocols.SetUnencryptedHTTP2(config == nil)
 	w.group.Go(func() error {
 		var err error
 		if config == nil {

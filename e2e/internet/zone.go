@@ -1,7 +1,6 @@
 package internet
 
 import (
-	"net/netip"
 	"strings"
 	"sync"
 
@@ -83,18 +82,4 @@ func (z *zoneServer) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
 	if err := w.WriteMsg(reply); err != nil {
 		return // the client went away: nothing is owed to it
 	}
-}
-
-// addresses gives the A and AAAA data of a name.
-func (z Zone) addresses(name string) []netip.Addr {
-	var out []netip.Addr
-	for _, text := range z[name] {
-		kind, data, ok := strings.Cut(text, " ")
-		if ok && (kind == "A" || kind == "AAAA") {
-			if a, err := netip.ParseAddr(strings.TrimSpace(data)); err == nil {
-				out = append(out, a)
-			}
-		}
-	}
-	return out
 }
