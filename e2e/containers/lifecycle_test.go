@@ -100,7 +100,10 @@ func TestAnEngineRestart(t *testing.T) {
 }
 
 func TestAnAttachedSandboxThatIsRestarted(t *testing.T) {
-	each(t, func(t *testing.T, e *engine) {
+	podman.need(t)
+	podman.exeat(t, "attach", "any", "--watch").want(t, 2, "Docker alone")
+	docker.need(t)
+	func(e *engine) {
 		box := e.fresh(t)
 		e.knocker(t, box, box)
 		ctx, stop := context.WithCancel(context.Background())
@@ -135,5 +138,5 @@ func TestAnAttachedSandboxThatIsRestarted(t *testing.T) {
 			t.Errorf("the gap is not told:\n%s\n%s", r.stdout, r.stderr)
 		}
 		t.Logf("unprotected: %d connections; %s", gap, r.stdout)
-	})
+	}(docker)
 }

@@ -58,6 +58,10 @@ func readersPath(t *testing.T) string {
 	if err := os.MkdirAll(plugins, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	// Podman reads it, too, and wants it there.
+	if err := os.WriteFile(filepath.Join(docker.file("config"), "config.json"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for from, to := range map[string]string{
 		filepath.Join(scratch, "exeat"): filepath.Join(bin, "exeat"), filepath.Join(scratch, "docker-compose"): filepath.Join(plugins, "docker-compose"),
 	} {
