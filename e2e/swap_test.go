@@ -47,9 +47,10 @@ func after(segments []segment, addr string, moment time.Time) (out, in, outBefor
 	return out, in, outBefore, inBefore
 }
 
-// resetGrace is how long the origin of a flow that was silent when it was cut may
-// go on sending, to a socket that nobody reads: those are reset after the answer
-// (proxy, tunnel.abort). Nothing of it may reach the agent.
+// resetGrace is how long an origin may go on sending to a socket that is gone: a
+// sender that is in the middle of a send hears of the reset when it is done with it
+// (the socket's backlog), and on a busy machine that is long. Nothing of it may reach
+// the agent.
 const resetGrace = 250 * time.Millisecond
 
 // TestPromise2NotOneByteAfterTheSwapHasReturned is 200 live transfers, half of
@@ -161,17 +162,15 @@ func TestPromise2AThousandSwapsUnderLoad(t *testing.T) {
 	tapped := openTap(t, 0)
 	var forbidden atomic.Int64
 	var closed []window
-	for i := range 500 {
+	for range 500 {
 		swap(t, c, wide)
-		opened := time.Now()
-		if i > 0 {
-			closed[i-1].end = opened
-		}
 		result := swap(t, c, narrow)
 		forbidden.Add(int64(result.Revoked))
-		closed = append(closed, window{begin: time.Now()})
+		shut := window{begin: time.Now()}
+		time.Sleep(windowLength)
+		shut.end = time.Now()
+		closed = append(closed, shut)
 	}
-	closed[len(closed)-1].end = time.Now()
 	segments := tapped.seen(t)
 	result := swap(t, c, `"no-network"`)
 	if result.Generation != 1002 {
@@ -206,30 +205,31 @@ func TestPromise2AThousandSwapsUnderLoad(t *testing.T) {
 	}
 }
 
-// window is a time in which something was forbidden.
+// window is a time in which something was forbidden: from the answer of the swap
+// that forbade it until before the next is asked for.
 type window struct{ begin, end time.Time }
 
-// duringWindows sums what the sandbox sent to addr in the windows. What begins
-// before a window's end is the next swap's.
+// windowLength is how long each is, that something may be seen in it.
+const windowLength = 10 * time.Millisecond
+
+// duringWindows sums what was sent to addr in the windows. (What an origin sends
+// until it hears of the reset does not reach the sandbox: see resetGrace.)
 func duringWindows(segments []segment, addr string, windows []window) (bytes int) {
 	a := netip.MustParseAddr(addr)
 	i := 0
 	for _, s := range segments {
-		if went, came := s.toward(a); !went && !came {
+		if went, _ := s.toward(a); !went {
 			continue
 		}
 		for i < len(windows) && s.at.After(windows[i].end) {
 			i++
 		}
-		if i < len(windows) && s.at.After(windows[i].begin) && s.at.Before(windows[i].end.Add(-swapMargin)) {
+		if i < len(windows) && s.at.After(windows[i].begin) {
 			bytes += s.bytes
 		}
 	}
 	return bytes
 }
-
-// swapMargin is how long before a swap's answer the wider policy may be in force.
-const swapMargin = 20 * time.Millisecond
 
 // TestPromise2SwapsRaceWithConnections is many clients that connect while the
 // policy is swapped: whoever was admitted under the old one is cut by the new.

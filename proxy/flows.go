@@ -135,6 +135,7 @@ func (fs *Flows) Cut(id string) bool {
 	if f == nil || !f.abort(ErrCut) {
 		return false
 	}
+	f.settle()
 	fs.nudge()
 	return true
 }

@@ -55,6 +55,7 @@ func (f *Flow) Confirm(c *policy.Compiled) policy.Decision {
 	decision, revoked := f.judge(c)
 	if revoked {
 		f.abort(ErrRevoked)
+		f.settle()
 		f.flows.nudge()
 	}
 	return decision
@@ -62,9 +63,9 @@ func (f *Flow) Confirm(c *policy.Compiled) policy.Decision {
 
 // Rejudge decides every open flow again, on its recorded evidence, under c (nil
 // forbids all), and aborts those that c forbids; it says how many. When it returns
-// nothing of an aborted flow is relayed, and no byte of it is sent any more. Flows
-// that were moving have been reset by then; silent ones, which have nothing to
-// send, are reset right after. End records each.
+// nothing of an aborted flow is relayed, and both its connections are reset, so
+// that neither side sends another byte. Flows that are moving come first; silent
+// ones, which have nothing to send, are reset after them. End records each.
 func (fs *Flows) Rejudge(c *policy.Compiled) (revoked int) {
 	all := fs.all()
 	var total atomic.Int64
@@ -74,11 +75,18 @@ func (fs *Flows) Rejudge(c *policy.Compiled) (revoked int) {
 	for start := 0; start < len(all); start += share {
 		part := all[start:min(start+share, len(all))]
 		done.Go(func() {
+			var revoked []*Flow
 			n := 0
 			for _, f := range part {
-				if _, revoke := f.judge(c); revoke && f.abort(ErrRevoked) {
-					n++
+				if _, revoke := f.judge(c); revoke {
+					revoked = append(revoked, f)
+					if f.abort(ErrRevoked) {
+						n++
+					}
 				}
+			}
+			for _, f := range revoked {
+				f.settle()
 			}
 			total.Add(int64(n))
 		})
@@ -130,8 +138,19 @@ func (i *FlowInfo) decide(c *policy.Compiled) policy.Decision {
 	return d
 }
 
+// settle resets what abort left for later: the sockets of a silent tunnel.
+func (f *Flow) settle() {
+	f.mu.Lock()
+	tunnel := f.tunnel
+	f.mu.Unlock()
+	if tunnel != nil {
+		tunnel.settle()
+	}
+}
+
 // abort stops the flow and says whether it was open until then. When it returns
-// no byte is sent any more, whoever does it. The workers must be nudged.
+// nothing is relayed any more, whoever does it; settle is to follow, and the
+// workers must be nudged.
 func (f *Flow) abort(why error) (first bool) {
 	f.mu.Lock()
 	if f.ended {

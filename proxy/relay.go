@@ -159,8 +159,9 @@ func (e *end) release() (err error) {
 
 // abort stops a tunnel, from any goroutine: when it returns nothing is moved and
 // nothing more is sent. The worker ends it when it is nudged. A tunnel that is
-// silent has nothing to send, so its sockets can wait until then for their resets,
-// of which thousands cost the kernel long enough to be seen.
+// silent has nothing to send, so its sockets can wait for their resets (settle) until
+// those that are moving have been stopped: thousands cost the kernel long enough to
+// be seen.
 func (t *tunnel) abort(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -176,6 +177,15 @@ func (t *tunnel) abort(err error) {
 		t.reset()
 	}
 	t.worker.bar(t)
+}
+
+// settle resets the sockets of an aborted tunnel that abort took for silent.
+func (t *tunnel) settle() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.aborted != nil && !t.closed && !t.dead {
+		t.reset()
+	}
 }
 
 // silence is how long a tunnel must not have moved to count as silent.
