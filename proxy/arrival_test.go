@@ -33,7 +33,7 @@ func TestArrivals(t *testing.T) {
 		}
 	}
 	cases := map[string]struct {
-		first, second string // what is at the two addresses of the name: here, silent, or nothing
+		first, second string // what is at the two addresses of the name: here, silent, or nothing; none: there is no second
 		send          func(c *net.TCPConn) error
 		want          func(t *testing.T, c *net.TCPConn)
 		failures      int
@@ -52,6 +52,8 @@ func TestArrivals(t *testing.T) {
 		"an address that refuses, and another":     {"", "here", whole, passes, 0},
 		"an address that is silent, and another":   {"silent", "here", whole, passes, 0},
 		"addresses that refuse":                    {"", "", whole, isReset, 1},
+		"the only address refuses":                 {"", "none", whole, isReset, 1},
+		"the only address is silent":               {"silent", "none", whole, isReset, 1},
 		"a client that goes while it is connected": {"silent", "", func(c *net.TCPConn) error { return errors.Join(whole(c), c.CloseWrite()) }, isReset, 1},
 	}
 	for name, tc := range cases {
@@ -59,8 +61,11 @@ func TestArrivals(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, onlyAllowed, func(c *Config) { c.Limits.DialTimeout = 2 * time.Second })
 			addrs := []string{"203.0.113.10", "203.0.113.11"}
+			if tc.second == "none" {
+				addrs = addrs[:1]
+			}
 			r.host("allowed.test", true, addrs...)
-			for i, what := range []string{tc.first, tc.second} {
+			for i, what := range []string{tc.first, tc.second}[:len(addrs)] {
 				switch at := addrs[i] + ":443"; what {
 				case "here":
 					r.origin(at, greeter)

@@ -152,13 +152,16 @@ func (p *Proxy) dial(ctx context.Context, r route) (upstream, error) {
 	return p.race(ctx, r)
 }
 
+// errNoAddress says that a name has no address beside those that failed.
+var errNoAddress = errors.New("no other address to try")
+
 type attempt struct {
 	up  upstream
 	err error
 }
 
 // race starts one attempt after another until one succeeds; the losers are
-// waited for and closed.
+// waited for and closed. Without an address it is errNoAddress.
 func (p *Proxy) race(ctx context.Context, r route) (upstream, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -204,6 +207,9 @@ func (p *Proxy) race(ctx context.Context, r route) (upstream, error) {
 			start()
 		}
 		if won.tcp == nil && running == 0 {
+			if len(errs) == 0 {
+				return upstream{}, errNoAddress
+			}
 			return upstream{}, errors.Join(errs...)
 		}
 	}

@@ -55,7 +55,7 @@ func TestSharedMemoryIsTheSandboxsOwn(t *testing.T) {
 	contains(t, run(t, shell("test -e "+f.Name()+" && echo seen").without(defences{IPC: true, RootPaths: true})).out, "seen")
 }
 
-func TestMessageQueuesOfTheHostAreNotSeen(t *testing.T) {
+func TestAsRootMessageQueuesOfTheHostAreNotSeen(t *testing.T) {
 	dir := hostMount(t, "mqueue")
 	path := filepath.Join(dir, "exeat-test")
 	if f, err := os.Create(path); err != nil || f.Close() != nil {
@@ -70,14 +70,14 @@ func TestMessageQueuesOfTheHostAreNotSeen(t *testing.T) {
 	contains(t, run(t, probe("open", path).without(defences{IPC: true})).out, "done")
 }
 
-func TestDevicesElsewhereAreUselessToRoot(t *testing.T) {
+func TestAsRootDevicesElsewhereAreUseless(t *testing.T) {
 	path := filepath.Join(hostMount(t, "devtmpfs"), "null")
 	contains(t, run(t, probe("open", path)).out, errnoText(unix.EACCES))
 	contains(t, run(t, probe("open", path).without(defences{RootPaths: true})).out, "done")
 	contains(t, run(t, probe("open", "/dev/null")).out, "done")
 }
 
-func TestNoOtherProcIsWiderThanTheSandboxs(t *testing.T) {
+func TestAsRootNoOtherProcIsWiderThanTheSandboxs(t *testing.T) {
 	path := filepath.Join(hostMount(t, "proc"), "sys/kernel/core_pattern")
 	contains(t, run(t, probe("open", path)).out, errnoText(unix.EROFS))
 	contains(t, run(t, probe("open", path).without(defences{RootPaths: true})).out, "done")
@@ -87,7 +87,7 @@ func TestNoOtherProcIsWiderThanTheSandboxs(t *testing.T) {
 	}
 }
 
-func TestAProcThatIsOutOfReachIsNoHindrance(t *testing.T) {
+func TestAsRootAProcThatIsOutOfReachIsNoHindrance(t *testing.T) {
 	require.Root(t)
 	dir := shortDir(t)
 	at := filepath.Join(dir, "shut", "proc")
@@ -109,7 +109,7 @@ func TestAProcThatIsOutOfReachIsNoHindrance(t *testing.T) {
 	contains(t, run(t, spec).out, fmt.Sprint(nobody))
 }
 
-func TestAnOrdinaryUsersCgroupsAreReadOnly(t *testing.T) {
+func TestAsRootAnOrdinaryUsersCgroupsAreReadOnly(t *testing.T) {
 	dir := hostMount(t, "cgroup2")
 	own := filepath.Join(dir, filepath.Base(dir))
 	if err := os.Mkdir(own, 0o755); err != nil {
@@ -132,7 +132,7 @@ func TestAnOrdinaryUsersCgroupsAreReadOnly(t *testing.T) {
 	contains(t, run(t, spec.without(defences{RootPaths: true})).out, "done")
 }
 
-func TestADirectoryIsHiddenWhereverItIsMounted(t *testing.T) {
+func TestAsRootADirectoryIsHiddenWhereverItIsMounted(t *testing.T) {
 	require.Root(t)
 	dir, alias := shortDir(t), shortDir(t)
 	inside := filepath.Join(dir, "control")

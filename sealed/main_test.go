@@ -93,7 +93,8 @@ func copyBinary(dir string) error {
 	return os.Setenv(binaryVariable, path)
 }
 
-// TestAsAnOrdinaryUser runs all tests again without root's privileges.
+// TestAsAnOrdinaryUser runs all tests again without root's privileges, but for those
+// that begin with TestAsRoot.
 func TestAsAnOrdinaryUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Log("this is an ordinary user already")
@@ -107,7 +108,7 @@ func TestAsAnOrdinaryUser(t *testing.T) {
 	if err := os.Chown(home, nobody, nobody); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(os.Getenv(binaryVariable), "-test.count=1", fmt.Sprintf("-test.v=%v", testing.Verbose()), "-test.skip=^TestAsAnOrdinaryUser$")
+	cmd := exec.Command(os.Getenv(binaryVariable), "-test.count=1", fmt.Sprintf("-test.v=%v", testing.Verbose()), "-test.skip=^TestAs(AnOrdinaryUser$|Root)")
 	cmd.Dir = home
 	cmd.Env = append(environmentWithout("SUDO_UID", "XDG_RUNTIME_DIR"), "HOME="+home, "TMPDIR="+home, ordinaryVariable+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}

@@ -191,15 +191,27 @@ type result struct {
 const commandTimeout = 90 * time.Second
 
 // outcome runs a command in the engine's environment.
-func (e *engine) outcome(cmd *exec.Cmd) result {
+func (e *engine) outcome(cmd *exec.Cmd) result { return e.begin(cmd)() }
+
+// begin starts a command in the engine's environment; wait gives its outcome.
+func (e *engine) begin(cmd *exec.Cmd) (wait func() result) {
 	var stdout, stderr bytes.Buffer
 	if cmd.Env == nil {
 		cmd.Env = e.env
 	}
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	began := time.Now()
-	err := cmd.Run()
-	r := result{stdout: stdout.String(), stderr: stderr.String(), took: time.Since(began)}
+	err := cmd.Start()
+	return func() result {
+		if err == nil {
+			err = cmd.Wait()
+		}
+		return outcomeOf(err, result{stdout: stdout.String(), stderr: stderr.String(), took: time.Since(began)})
+	}
+}
+
+// outcomeOf adds to r how a command ended.
+func outcomeOf(err error, r result) result {
 	var exit *exec.ExitError
 	switch {
 	case errors.As(err, &exit):

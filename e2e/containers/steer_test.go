@@ -121,15 +121,14 @@ func TestExecEntersWhatFollowsWhateverHappens(t *testing.T) {
 		}{{"SIGINT", syscall.SIGINT, 130}, {"SIGTERM, as timeout(1) sends", syscall.SIGTERM, 143}, {"SIGKILL", syscall.SIGKILL, -1}} {
 			t.Run(end.name, func(t *testing.T) {
 				cmd := e.program(context.Background(), "exeat", "exec", "--phase", "setup", "--then", "run", "--lease", "3s", name, "--", "sleep", "600")
-				done := make(chan result, 1)
-				go func() { done <- e.outcome(cmd) }()
+				wait := e.begin(cmd)
 				check(t, "setup")
 				time.Sleep(4 * time.Second) // longer than the lease, which is renewed
 				check(t, "setup")
 				if err := cmd.Process.Signal(end.signal); err != nil {
 					t.Fatal(err)
 				}
-				if r := <-done; r.status != end.status {
+				if r := wait(); r.status != end.status {
 					t.Errorf("status %d, want %d: %s", r.status, end.status, r.stderr)
 				}
 				check(t, "run")
