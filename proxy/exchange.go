@@ -52,7 +52,8 @@ func (s *session) exchange(h head, req *http.Request, v verdict, id string) bool
 // whether an upgrade is asked for.
 func prepareRequest(h head, req *http.Request, explicit bool) (upgrade bool) {
 	if strings.HasPrefix(h.target, "//") {
-		// As an opaque URL it would be written with a scheme.
+		// As an opaque URL it would be written with a scheme. As a path it is written
+		// with its octets escaped that RFC 3986 does not have in one.
 		req.URL.Scheme, req.URL.Host, req.URL.User = "", "", nil
 	} else {
 		req.URL = &url.URL{Opaque: h.target}

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -108,8 +109,16 @@ func sentAs(t *testing.T, raw []byte, q *http.Request, h head, judged authority)
 	if err := q.Write(&out); err != nil {
 		return
 	}
+	target := h.target
+	if strings.HasPrefix(target, "//") { // see prepareRequest
+		u, err := url.ParseRequestURI(target)
+		if err != nil {
+			t.Fatalf("%q was parsed, and is not: %v", target, err)
+		}
+		target = u.RequestURI()
+	}
 	again, err := parseHead(out.Bytes())
-	if err != nil || again.host != judged || again.target != h.target || again.method != h.method {
+	if err != nil || again.host != judged || again.target != target || again.method != h.method {
 		t.Errorf("%q is sent as %q: %+v, %v", raw, out.String(), again, err)
 	}
 	if strings.Contains(strings.ToLower(out.String()), "\r\nupgrade: h2") {
