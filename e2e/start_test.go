@@ -35,18 +35,19 @@ func BenchmarkRunTrue(b *testing.B) {
 		b.Fatal("no namespace to measure in")
 	}
 	var guardedTimes, plainTimes []time.Duration
+	runtimeDir := b.TempDir()
 	for b.Loop() {
-		guardedTimes = append(guardedTimes, timeOf(b, exec.Command(binary, "run", "--quiet", "--resolver", "203.0.113.53", "--", "true")))
-		plainTimes = append(plainTimes, timeOf(b, exec.Command("true")))
+		guardedTimes = append(guardedTimes, timeOf(b, runtimeDir, exec.Command(binary, "run", "--quiet", "--resolver", "203.0.113.53", "--", "true")))
+		plainTimes = append(plainTimes, timeOf(b, runtimeDir, exec.Command("true")))
 	}
 	guardedTime, plain := median(guardedTimes), median(plainTimes)
 	b.ReportMetric(float64(guardedTime-plain)/float64(time.Millisecond), "added-ms")
 	b.ReportMetric(float64(guardedTime)/float64(plain), "ratio")
 }
 
-func timeOf(b *testing.B, cmd *exec.Cmd) time.Duration {
+func timeOf(b *testing.B, runtimeDir string, cmd *exec.Cmd) time.Duration {
 	b.Helper()
-	cmd.Env = append(cmd.Environ(), "XDG_RUNTIME_DIR="+scratch)
+	cmd.Env = append(cmd.Environ(), "XDG_RUNTIME_DIR="+runtimeDir)
 	began := time.Now()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		b.Fatalf("%v: %s", err, out)
