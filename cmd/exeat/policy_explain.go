@@ -33,7 +33,7 @@ func newPolicyExplainCommand(s *streams) *cobra.Command {
 TARGET is a name or an address, with ":port" (443 when left out) and "/tcp" or
 "/udp" (tcp when left out); an IPv6 address with a port needs brackets.
 Exit status: 0 all are allowed, 1 any is denied.`,
-		Example: `  exeat policy explain -f policy.json pypi.org registry.npmjs.org:80
+		Example: `  exeat policy explain -f policy.json pypi.org registry.example.com:80
   exeat policy explain -f policy.json 203.0.113.10:53/udp '[2001:db8::1]:22'
   exeat policy explain -s task-17 pypi.org
   exeat policy explain -f policy.json --floor '*.internal.test' db.internal.test`,
