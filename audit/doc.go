@@ -19,7 +19,7 @@
 //	member       type     in        meaning
 //	id           integer  all       orders the events of one start, from 1, without gaps
 //	time         string   all       RFC 3339, UTC, microseconds
-//	kind         string   all       decision, flow, error, swap, lease, ready, breach, lifecycle; lost (see below)
+//	kind         string   all       decision, flow, error, swap, lease, ready, breach, probe, lifecycle; lost (see below)
 //	decision     string   d f e     decision id: what a 403, an EDE text or a flow quotes
 //	verdict      string   d f       allow or deny
 //	reason       string   d f       the word of policy.md section 5

@@ -28,6 +28,8 @@ const (
 	KindReady Kind = "ready"
 	// KindBreach is enforcement found not to hold.
 	KindBreach Kind = "breach"
+	// KindProbe is what a run of the bypass probe has found.
+	KindProbe Kind = "probe"
 	// KindLifecycle is a start, a stop, a restart of a part.
 	KindLifecycle Kind = "lifecycle"
 	// KindLost tells one reader of the event stream how many events it was too
@@ -38,7 +40,7 @@ const (
 // Kinds lists every kind that a log can hold, for whoever filters by one.
 func Kinds() []Kind {
 	return []Kind{
-		KindDecision, KindFlow, KindError, KindSwap, KindLease, KindReady, KindBreach, KindLifecycle, KindLost,
+		KindDecision, KindFlow, KindError, KindSwap, KindLease, KindReady, KindBreach, KindProbe, KindLifecycle, KindLost,
 	}
 }
 
@@ -97,6 +99,9 @@ type Event struct {
 	Message string
 	// Revoked is how many open flows a swap cut.
 	Revoked int
+	// Client is who asked, where its socket told. It is not written: to whoever
+	// reads the log the sandbox is one client.
+	Client netip.AddrPort
 	// Folded, when not zero, says that this line stands for so many events alike
 	// that have no line of their own; Since is when the first of them happened.
 	Folded uint64

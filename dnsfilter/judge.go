@@ -72,6 +72,7 @@ func (s *Server) record(q *question, o *outcome) audit.Event {
 		Addr:       o.addr,
 		QType:      typeWord(q.qtype),
 		Message:    o.note,
+		Client:     clientAt(q.from),
 	})
 }
 
@@ -125,6 +126,7 @@ func (s *Server) fail(q *question, o *outcome, err error) reply {
 		QType:      typeWord(q.qtype),
 		Error:      audit.ErrorUnresolvable,
 		Message:    err.Error(),
+		Client:     clientAt(q.from),
 	})
 	code := dns.ExtendedErrorCodeNetworkError
 	var upstream *upstreamError

@@ -3,6 +3,7 @@ package dnsfilter
 import (
 	"encoding/binary"
 	"errors"
+	"net"
 
 	"github.com/miekg/dns"
 )
@@ -35,6 +36,8 @@ type question struct {
 	edns  bool
 	// size is what the client can take in one datagram.
 	size int
+	// from is who asks; it is good as long as the message.
+	from net.Addr
 }
 
 // fault is what is wrong with a message: the answer's code, and for the log a word.

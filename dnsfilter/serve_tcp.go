@@ -121,6 +121,7 @@ func (c *tcpConn) read(buf []byte) ([]byte, error) {
 // receive answers one message, or has it answered; false ends the connection.
 func (c *tcpConn) receive(ctx context.Context, q *question, msg []byte) bool {
 	s := c.server
+	q.from = c.conn.RemoteAddr()
 	err := q.parse(msg)
 	if errors.Is(err, errNotQuestion) {
 		return false

@@ -84,6 +84,7 @@ func (s *Server) serveUDP(ctx context.Context, conn net.PacketConn) error {
 func (u *udpServer) receive(ctx context.Context, m *ipv4.Message, now time.Time) {
 	s, q := u.server, &u.q
 	msg := m.Buffers[0][:m.N]
+	q.from = m.Addr
 	err := q.parse(msg)
 	if errors.Is(err, errNotQuestion) {
 		return
@@ -104,7 +105,9 @@ func (u *udpServer) receive(ctx context.Context, m *ipv4.Message, now time.Time)
 		u.ready++
 		return
 	}
-	u.later(ctx, job{q.clone(), kept(m.Addr)})
+	waits := job{q.clone(), kept(m.Addr)}
+	waits.question.from = waits.from
+	u.later(ctx, waits)
 }
 
 // job is a question that waits, with whom it is from.
@@ -171,14 +174,18 @@ func (q *question) clone() *question {
 }
 
 // clientOf is the address that limits are kept for.
-func clientOf(addr net.Addr) netip.Addr {
+func clientOf(addr net.Addr) netip.Addr { return clientAt(addr).Addr() }
+
+// clientAt is a client's address and port.
+func clientAt(addr net.Addr) netip.AddrPort {
+	var at netip.AddrPort
 	switch addr := addr.(type) {
-	case interface{ clientAddr() netip.Addr }:
-		return addr.clientAddr()
+	case interface{ addrPort() netip.AddrPort }:
+		at = addr.addrPort()
 	case *net.UDPAddr:
-		return addr.AddrPort().Addr().Unmap()
+		at = addr.AddrPort()
 	case *net.TCPAddr:
-		return addr.AddrPort().Addr().Unmap()
+		at = addr.AddrPort()
 	}
-	return netip.Addr{}
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
 }

@@ -120,9 +120,6 @@ func (b *rawBatcher) call(number, fd uintptr, n int) (int, syscall.Errno) {
 	}
 }
 
-// clientAddr is who a datagram is from.
-func (s *sender) clientAddr() netip.Addr { return s.addrPort().Addr().Unmap() }
-
 // Network implements net.Addr.
 func (s *sender) Network() string { return "udp" }
 

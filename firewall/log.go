@@ -156,7 +156,7 @@ func (l *Log) record(prefix string, p packet) {
 	}
 	e := audit.Event{
 		Kind: audit.KindDecision, Channel: audit.ChannelPacket, Reason: policy.Reason(words[1]),
-		Addr: p.dst, Port: p.dport, Protocol: p.protocol(),
+		Addr: p.dst, Port: p.dport, Protocol: p.protocol(), Client: netip.AddrPortFrom(p.src, p.sport),
 	}
 	if err := e.Verdict.UnmarshalText([]byte(words[0])); err != nil {
 		return

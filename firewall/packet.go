@@ -96,9 +96,13 @@ func parseIPv6(b []byte) (packet, bool) {
 	return p, true
 }
 
-// ports reads the ports of TCP and UDP.
+// ports reads the ports of TCP and UDP, and of an ICMP echo its identifier, which
+// stands for the sender's port (RFC 792, RFC 4443 section 4.1).
 func (p *packet) ports(b []byte) {
-	if (p.proto == unix.IPPROTO_TCP || p.proto == unix.IPPROTO_UDP) && len(b) >= 4 {
+	switch {
+	case (p.proto == unix.IPPROTO_TCP || p.proto == unix.IPPROTO_UDP) && len(b) >= 4:
 		p.sport, p.dport = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
+	case p.proto == unix.IPPROTO_ICMP && len(b) >= 6 && b[0] == 8, p.proto == unix.IPPROTO_ICMPV6 && len(b) >= 6 && b[0] == 128:
+		p.sport = binary.BigEndian.Uint16(b[4:])
 	}
 }

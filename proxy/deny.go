@@ -68,6 +68,7 @@ func failureOf(err error) failure {
 
 // refuse denies a connection before anything was read of it.
 func (p *Proxy) refuse(c *client, s subject, reason policy.Reason) {
+	s.client = c.peer
 	v := verdict{Decision: policy.Decision{Reason: reason}, subject: s}
 	if in := p.cfg.Policy.Load(); in != nil {
 		v.Generation = in.Generation()

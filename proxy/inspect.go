@@ -31,7 +31,7 @@ func (p *Proxy) transparentConn(ctx context.Context, c *client) {
 
 // base is what is known of a connection before its bytes.
 func (c *client) base() subject {
-	s := subject{kind: policy.KindConnection, port: c.dst.Port(), name: c.authority}
+	s := subject{kind: policy.KindConnection, port: c.dst.Port(), name: c.authority, client: c.peer}
 	if a := c.dst.Addr(); a.IsValid() {
 		s.dst = a
 		s.attributed = c.p.cfg.Names.Names(a)

@@ -24,6 +24,7 @@ type subject struct {
 	port       uint16
 	finding    policy.Finding
 	attributed []string
+	client     netip.AddrPort
 }
 
 // verdict is the outcome for a subject, and for an allowed one where to dial.
@@ -206,7 +207,7 @@ func (p *Proxy) record(v verdict) string {
 	}
 	e := p.event(audit.Event{
 		Kind: audit.KindDecision, Verdict: v.Verdict, Reason: v.Reason, Rule: v.Rule, Generation: v.Generation,
-		Channel: s.channel, Name: s.name, Addr: addr, Port: s.port, Protocol: policy.TCP,
+		Channel: s.channel, Name: s.name, Addr: addr, Port: s.port, Protocol: policy.TCP, Client: s.client,
 	})
 	return e.DecisionID
 }
@@ -217,6 +218,7 @@ func (p *Proxy) failed(v verdict, id string, err error) {
 	p.event(audit.Event{
 		Kind: audit.KindError, DecisionID: id, Error: failureOf(err).word, Message: err.Error(),
 		Generation: v.Generation, Channel: s.channel, Name: s.name, Addr: v.direct, Port: s.port, Protocol: policy.TCP,
+		Client: s.client,
 	})
 }
 
