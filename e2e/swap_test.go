@@ -155,7 +155,7 @@ func TestPromise2AThousandSwapsUnderLoad(t *testing.T) {
 	c := l.client()
 	narrow := `{"network_mode":"allowlist","allowed_hosts":["` + stays + `"]}`
 	wide := `{"network_mode":"allowlist","allowed_hosts":["` + stays + `","` + comes + `"]}`
-	kept := "https://" + stays + "/paced?n=400000000&every=10ms"
+	kept := "https://" + stays + "/endless?every=10ms"
 	l.tell(agent + " hold 3 '" + kept + "' & while :; do " + agent + " repeat 20 https://" + stays + "/; done > '" + scratch + "/stays' 2>&1 & " +
 		"while :; do " + agent + " repeat 20 http://" + comes + "/endless?every=1ms; done > '" + scratch + "/comes' 2>&1 &")
 	l.hears("live")
