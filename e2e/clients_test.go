@@ -13,6 +13,7 @@ import (
 
 	"github.com/exeat/exeat/audit"
 	"github.com/exeat/exeat/e2e/internet"
+	"github.com/exeat/exeat/e2e/lab"
 	"github.com/exeat/exeat/e2e/require"
 	"github.com/exeat/exeat/policy"
 )
@@ -99,7 +100,7 @@ func TestSSHSpeaksToAnAllowedHost(t *testing.T) {
 
 func TestGitClonesOverHTTPS(t *testing.T) {
 	git := require.Tool(t, "git")
-	needWorld(t)
+	lab.NeedWorld(t)
 	work := t.TempDir()
 	for _, line := range [][]string{
 		{"init", "-q", "-b", "main", work},

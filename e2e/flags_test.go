@@ -11,6 +11,7 @@ import (
 
 	"github.com/exeat/exeat/audit"
 	"github.com/exeat/exeat/e2e/internet"
+	"github.com/exeat/exeat/e2e/lab"
 )
 
 func TestAPinnedNameNeedsNoServerAndMayBeLoopback(t *testing.T) {
@@ -128,7 +129,7 @@ func TestTheSummaryCountsByTargetAndReason(t *testing.T) {
 // TestWhereUserNamespacesAreForbiddenTheSettingAndTheRemedyAreNamed: in a user
 // namespace whose own limit is none.
 func TestWhereUserNamespacesAreForbiddenTheSettingAndTheRemedyAreNamed(t *testing.T) {
-	needWorld(t)
+	lab.NeedWorld(t)
 	mark := directoryOf(t, users()[0]) + "/started"
 	line := "echo 0 > /proc/sys/user/max_user_namespaces && exec " + binary + " run --resolver 203.0.113.53 -- touch " + mark
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", line)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/exeat/exeat/audit"
+	"github.com/exeat/exeat/e2e/lab"
 )
 
 // journal is the log that a sandbox wrote to a file.
@@ -28,7 +29,7 @@ func (s sandbox) logged(t *testing.T) (sandbox, journal) {
 // directoryOf makes an empty directory that belongs to a user.
 func directoryOf(t *testing.T, u user) string {
 	t.Helper()
-	needWorld(t)
+	lab.NeedWorld(t)
 	dir, err := os.MkdirTemp(scratch, "dir-")
 	if err != nil {
 		t.Fatal(err)

@@ -15,12 +15,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/exeat/exeat/e2e/lab"
 	"github.com/exeat/exeat/e2e/require"
 )
 
 func TestExitStatusesTellTheCommandsFromOurs(t *testing.T) {
 	plain := scratch + "/plain"
-	needWorld(t)
+	lab.NeedWorld(t)
 	if err := os.WriteFile(plain, []byte("no program"), 0o644); err != nil {
 		t.Fatal(err)
 	}

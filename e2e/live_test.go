@@ -20,6 +20,7 @@ import (
 
 	"github.com/exeat/exeat/control/api"
 	"github.com/exeat/exeat/control/client"
+	"github.com/exeat/exeat/e2e/lab"
 	"github.com/exeat/exeat/policy"
 )
 
@@ -29,7 +30,7 @@ var names atomic.Uint32
 // fresh gives a name of the test's own with an address of its own.
 func fresh(t *testing.T) (name, addr string) {
 	t.Helper()
-	needWorld(t)
+	lab.NeedWorld(t)
 	n := names.Add(1)
 	if n > 250 {
 		t.Fatal("no address is left")

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/exeat/exeat/e2e/lab"
 )
 
 // runTimeout bounds every command of a test.
@@ -65,7 +67,7 @@ func (s sandbox) with(stdin io.Reader) sandbox {
 // command makes the command line, not yet started.
 func (s sandbox) command(ctx context.Context, t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	needWorld(t)
+	lab.NeedWorld(t)
 	line := []string{"run", "--resolver", "203.0.113.53"}
 	line = append(append(line, s.flags...), "--")
 	cmd := exec.CommandContext(ctx, binary, append(line, args...)...)
@@ -125,7 +127,7 @@ func outcome(t *testing.T, cmd *exec.Cmd) result {
 // exeat runs another command of the binary as the first user.
 func exeat(t *testing.T, args ...string) result {
 	t.Helper()
-	needWorld(t)
+	lab.NeedWorld(t)
 	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, args...)

@@ -43,9 +43,9 @@ var embedding = []string{
 	"64:ff9b::cb00:7142", "2002:cb00:7142::1", "::203.0.113.66",
 }
 
-// lab is a sandbox's namespace (the process's own) and a far side behind a veth
+// laboratory is a sandbox's namespace (the process's own) and a far side behind a veth
 // pair, which keeps every frame that gets there.
-type lab struct {
+type laboratory struct {
 	t     *testing.T
 	set   capabilitySet
 	far   int // descriptor of the far namespace
@@ -57,8 +57,8 @@ type lab struct {
 	frames [][]byte
 }
 
-func newLab(t *testing.T, set capabilitySet) *lab {
-	l := &lab{t: t, set: set}
+func newLab(t *testing.T, set capabilitySet) *laboratory {
+	l := &laboratory{t: t, set: set}
 	l.sh("mount --make-rprivate /; mount -t proc proc /proc")
 	var err error
 	if l.group, err = os.Open(os.Getenv(groupVariable)); err != nil {
@@ -112,7 +112,7 @@ func shell(script string) error {
 	return nil
 }
 
-func (l *lab) sh(script string) {
+func (l *laboratory) sh(script string) {
 	l.t.Helper()
 	if err := shell(script); err != nil {
 		l.t.Fatal(err)
@@ -120,7 +120,7 @@ func (l *lab) sh(script string) {
 }
 
 // inFar runs f on a thread of the far namespace.
-func (l *lab) inFar(f func() error) {
+func (l *laboratory) inFar(f func() error) {
 	l.t.Helper()
 	done := make(chan error)
 	go func() {
@@ -133,7 +133,7 @@ func (l *lab) inFar(f func() error) {
 }
 
 // capture keeps every frame that arrives at the far end of the link.
-func (l *lab) capture() {
+func (l *laboratory) capture() {
 	fd := -1
 	l.inFar(func() (err error) {
 		const all = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8
@@ -160,7 +160,7 @@ func (l *lab) capture() {
 }
 
 // count says how often a marker has arrived.
-func (l *lab) count(marker string) int {
+func (l *laboratory) count(marker string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := 0
@@ -171,7 +171,7 @@ func (l *lab) count(marker string) int {
 }
 
 // serveFar echoes TCP and UDP on a port of every far address.
-func (l *lab) serveFar(port uint16) {
+func (l *laboratory) serveFar(port uint16) {
 	l.inFar(func() error {
 		ln, err := net.ListenTCP("tcp", &net.TCPAddr{Port: int(port)})
 		if err != nil {
@@ -220,7 +220,7 @@ func answerEach(pc net.PacketConn, answer func([]byte) []byte) {
 }
 
 // enforce puts a policy in force, by a sidecar that is started for the first.
-func (l *lab) enforce(document string) {
+func (l *laboratory) enforce(document string) {
 	l.t.Helper()
 	d, _, err := policy.Parse([]byte(document))
 	if err != nil {
@@ -236,7 +236,7 @@ func (l *lab) enforce(document string) {
 
 // start starts exeatd in our namespace and control group, and waits until it is
 // ready. It lives until the test ends.
-func (l *lab) start() {
+func (l *laboratory) start() {
 	l.t.Helper()
 	dir, err := os.MkdirTemp(bin(), "sidecar")
 	if err != nil {
@@ -292,7 +292,7 @@ type result struct {
 }
 
 // agent is a command of the sandbox, with its capabilities.
-func (l *lab) agent(args ...string) *exec.Cmd {
+func (l *laboratory) agent(args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%x", capabilitiesVariable, l.set.keep))
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(l.group.Fd()), Pdeathsig: syscall.SIGKILL}
@@ -300,7 +300,7 @@ func (l *lab) agent(args ...string) *exec.Cmd {
 }
 
 // attack runs the probe in the sandbox, with its capabilities.
-func (l *lab) attack(prefix string, rows []string) []result {
+func (l *laboratory) attack(prefix string, rows []string) []result {
 	l.t.Helper()
 	args := []string{
 		exeat(), "probe", "-o", "json", "--target", denied4, "--target", denied6,

@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"go.uber.org/goleak"
 
 	"github.com/exeat/exeat/e2e/internet"
+	"github.com/exeat/exeat/e2e/lab"
 	"github.com/exeat/exeat/e2e/require"
 )
 
@@ -76,7 +76,7 @@ func testMain(m *testing.M) int {
 // outside builds the binaries, runs the tests that need a world in one, and then
 // the others here.
 func outside(m *testing.M) int {
-	dir, err := build()
+	dir, err := lab.Build("../../cmd/...", "../agent")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bypass:", err)
 		return 1
@@ -100,17 +100,6 @@ func outside(m *testing.M) int {
 		return 1
 	}
 	return max(status, m.Run())
-}
-
-func build() (string, error) {
-	dir, err := os.MkdirTemp("", "exeat-bypass-")
-	if err != nil {
-		return "", err
-	}
-	cmd := exec.Command("go", "build", "-trimpath", "-o", dir+"/", "../../cmd/...", "../agent")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as exeatd is shipped: it drops privileges on every thread
-	cmd.Stderr = os.Stderr
-	return dir, errors.Join(os.Chmod(dir, 0o755), cmd.Run())
 }
 
 func bin() string { return os.Getenv(binVariable) }

@@ -7,20 +7,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/exeat/exeat/e2e/lab"
 	"github.com/exeat/exeat/e2e/require"
 )
 
 // says waits for words in the log.
 func (s *sidecar) says(t testing.TB, words string) {
 	t.Helper()
-	eventually(t, words, func() bool { return strings.Contains(s.stdout.String(), words) })
+	lab.Eventually(t, words, func() bool { return strings.Contains(s.Stdout.String(), words) })
 }
 
 // deniedAll says that everything is denied and the sidecar not ready.
 func (s *sidecar) deniedAll(t *testing.T) {
 	t.Helper()
-	eventually(t, "lockdown", func() bool { return s.Ready(t.Context()) != nil })
-	eventually(t, "no-network", func() bool {
+	lab.Eventually(t, "lockdown", func() bool { return s.Ready(t.Context()) != nil })
+	lab.Eventually(t, "no-network", func() bool {
 		state, err := s.Policy(t.Context())
 		return err == nil && state.Policy.Mode == "no-network"
 	})
@@ -39,14 +40,14 @@ func TestRulesThatSomebodyElseRemovesComeBackAndDenyEverything(t *testing.T) {
 			forbidden := serveUDP(t, "203.0.113.66:7")
 			s := start(t, "--allow", "203.0.113.7:7")
 			f := s.talk(t, "203.0.113.7:7")
-			s.sh(t, nft+" "+command)
+			s.Sh(t, nft+" "+command)
 			s.says(t, "somebody else")
 			s.deniedAll(t)
 			f.died(t, "a flow over the change")
 			s.refused(t, "tcp", "203.0.113.66:22")
 			s.refused(t, "udp", "203.0.113.66:7")
 			s.swap(t, `{"network_mode":"allowlist","allowed_hosts":["203.0.113.7:7"]}`)
-			s.awaitReady(t)
+			s.AwaitReady(t)
 			s.echoes(t, "203.0.113.7:7")
 			if forbidden.count() > 0 {
 				t.Errorf("%d forbidden datagrams arrived", forbidden.count())
@@ -59,23 +60,23 @@ func TestALinkThatAppearsLater(t *testing.T) {
 	const links = `ip link add late0 type veth peer name late1; ip addr add 198.18.0.1/24 dev late0; ip link set late0 up; ip link set late1 up`
 	t.Run("means lockdown where the sandbox may have NET_RAW", func(t *testing.T) {
 		s := start(t, "--allow", "203.0.113.7:7")
-		s.sh(t, links)
+		s.Sh(t, links)
 		s.says(t, "link late0 appeared after the start")
 		s.deniedAll(t)
-		eventually(t, "the link to be down", func() bool {
-			return !strings.Contains(s.sh(t, "ip -o link show late0"), ",UP")
+		lab.Eventually(t, "the link to be down", func() bool {
+			return !strings.Contains(s.Sh(t, "ip -o link show late0"), ",UP")
 		})
-		s.sh(t, "ip link del late0")
+		s.Sh(t, "ip link del late0")
 		s.swap(t, `{"network_mode":"allowlist","allowed_hosts":["203.0.113.7:7"]}`)
-		s.awaitReady(t)
+		s.AwaitReady(t)
 	})
 	t.Run("comes under the rules where it may not", func(t *testing.T) {
 		s := start(t, "--allow", "203.0.113.7:7", "--sandbox-net-raw=no")
-		s.sh(t, links)
+		s.Sh(t, links)
 		time.Sleep(100 * time.Millisecond)
 		s.refused(t, "udp", "198.18.0.2:7")
 		s.echoes(t, "203.0.113.7:7")
-		s.awaitReady(t)
+		s.AwaitReady(t)
 	})
 }
 
@@ -86,18 +87,18 @@ func TestAProbeThatFails(t *testing.T) {
 	spoil := nft + ` 'add table ip other; add chain ip other o { type filter hook output priority -200; }; add rule ip other o udp dport 53 drop'`
 	t.Run("denies everything", func(t *testing.T) {
 		s := start(t, "--allow", "203.0.113.7:7", "--probe-every", "200ms")
-		s.sh(t, spoil)
+		s.Sh(t, spoil)
 		s.says(t, "the rules do not hold")
 		s.deniedAll(t)
 	})
 	t.Run("or is reported", func(t *testing.T) {
 		s := start(t, "--allow", "203.0.113.7:7", "--probe-every", "200ms", "--on-breach", "report")
-		s.sh(t, spoil)
+		s.Sh(t, spoil)
 		s.says(t, "the rules do not hold")
-		eventually(t, "not ready", func() bool { return s.Ready(t.Context()) != nil })
+		lab.Eventually(t, "not ready", func() bool { return s.Ready(t.Context()) != nil })
 		s.echoes(t, "203.0.113.7:7")
-		s.sh(t, nft+" delete table ip other")
-		s.awaitReady(t)
+		s.Sh(t, nft+" delete table ip other")
+		s.AwaitReady(t)
 	})
 }
 
@@ -108,10 +109,10 @@ func TestInboundIsRefusedUnlessItWasOpened(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := fromOutside(s.addr.String() + ":8080"); err != nil {
+	if err := fromOutside(s.Addr.String() + ":8080"); err != nil {
 		t.Errorf("the opened port: %v", err)
 	}
-	if err := fromOutside(s.addr.String() + ":8081"); err == nil {
+	if err := fromOutside(s.Addr.String() + ":8081"); err == nil {
 		t.Error("a port that was not opened let a connection in")
 	}
 	s.says(t, `"verdict":"allow"`)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/exeat/exeat/e2e/lab"
 	"github.com/exeat/exeat/e2e/require"
 )
 
@@ -22,7 +23,7 @@ import (
 // port 53, knows the containers by one label, and asks its upstream for the rest,
 // from inside the namespace or (outside) from its own.
 type engineDNS struct {
-	ns      *namespace
+	ns      *lab.Namespace
 	outside bool
 
 	mu    sync.Mutex
@@ -32,16 +33,16 @@ type engineDNS struct {
 const engineUpstream = "203.0.113.53:53"
 
 // serveEngineDNS starts it.
-func serveEngineDNS(t *testing.T, ns *namespace, outside bool) *engineDNS {
+func serveEngineDNS(t *testing.T, ns *lab.Namespace, outside bool) *engineDNS {
 	t.Helper()
 	nft := require.Tool(t, "nft")
 	e := &engineDNS{ns: ns, outside: outside}
-	ns.sh(t, nft+` 'add table ip docker; add chain ip docker output { type nat hook output priority -100; };
+	ns.Sh(t, nft+` 'add table ip docker; add chain ip docker output { type nat hook output priority -100; };
 add rule ip docker output ip daddr 127.0.0.11 tcp dport 53 dnat to 127.0.0.11:40053;
 add rule ip docker output ip daddr 127.0.0.11 udp dport 53 dnat to 127.0.0.11:40053'`)
 	var packets net.PacketConn
 	var streams net.Listener
-	err := ns.in(func() (err error) {
+	err := ns.In(func() (err error) {
 		if packets, err = net.ListenPacket("udp", "127.0.0.11:40053"); err == nil {
 			streams, err = net.Listen("tcp", "127.0.0.11:40053")
 		}
@@ -97,7 +98,7 @@ func (e *engineDNS) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 func (e *engineDNS) forward(q, into *dns.Msg) error {
 	dial := func() (net.Conn, error) { return net.Dial("udp", engineUpstream) }
 	if !e.outside {
-		dial = func() (net.Conn, error) { return e.ns.dial("udp", engineUpstream) }
+		dial = func() (net.Conn, error) { return e.ns.Dial("udp", engineUpstream) }
 	}
 	conn, err := dial()
 	if err != nil {
@@ -125,11 +126,11 @@ func (e *engineDNS) count(name string) (n int) {
 // withResolvConf makes exeatd see a resolv.conf of its own.
 func (s *sidecar) withResolvConf(t *testing.T, content string) (file string) {
 	t.Helper()
-	file = filepath.Join(s.dir, "resolv.conf")
+	file = filepath.Join(s.Dir, "resolv.conf")
 	if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	s.wrap = []string{require.Tool(t, "unshare"), "-m", "sh", "-ec", `mount --bind "$0" /etc/resolv.conf; exec "$@"`, file}
+	s.Wrap = []string{require.Tool(t, "unshare"), "-m", "sh", "-ec", `mount --bind "$0" /etc/resolv.conf; exec "$@"`, file}
 	return file
 }
 
@@ -147,9 +148,9 @@ func TestTheEnginesResolverIsDiscovered(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s := prepare(t, append(c.flags, "--allow", "pypi.test", "--allow", "db:7")...)
 			s.withResolvConf(t, "nameserver 127.0.0.11\noptions ndots:0\n")
-			engine := serveEngineDNS(t, s.namespace, c.outside)
-			s.begin(t)
-			s.awaitReady(t)
+			engine := serveEngineDNS(t, s.Namespace, c.outside)
+			s.Begin(t)
+			s.AwaitReady(t)
 			if a := s.resolve(t, "pypi.test", dns.TypeA, "127.0.0.11:53"); len(a.Answer) != 1 {
 				t.Errorf("pypi.test: %v", a)
 			}
@@ -189,10 +190,10 @@ func TestTheEnginesResolverIsDiscovered(t *testing.T) {
 
 func TestAFileThatTheSandboxWroteIsNotReadAgain(t *testing.T) {
 	s := prepare(t, noResolver, "--allow", "pypi.test", "--resolver-from-file")
-	s.flags = append(s.flags, "--state", t.TempDir())
+	s.Flags = append(s.Flags, "--state", t.TempDir())
 	file := s.withResolvConf(t, "nameserver 203.0.113.53\n")
-	s.begin(t)
-	s.awaitReady(t)
+	s.Begin(t)
+	s.AwaitReady(t)
 	resolves := func() {
 		t.Helper()
 		a := s.resolve(t, "pypi.test", dns.TypeA, "198.51.100.1:53")
@@ -207,7 +208,7 @@ func TestAFileThatTheSandboxWroteIsNotReadAgain(t *testing.T) {
 	s.killWorker(t)
 	resolves()
 	s.stop(t)
-	s.begin(t)
-	s.awaitReady(t)
+	s.Begin(t)
+	s.AwaitReady(t)
 	resolves()
 }

@@ -68,7 +68,7 @@ func (e *udpEcho) count() int {
 // answersUDP says that a datagram comes back.
 func (s *sidecar) answersUDP(t testing.TB, address string) {
 	t.Helper()
-	conn, err := s.dial("udp", address)
+	conn, err := s.Dial("udp", address)
 	if err == nil {
 		defer conn.Close()
 		err = exchange(conn)
@@ -80,7 +80,7 @@ func (s *sidecar) answersUDP(t testing.TB, address string) {
 
 // listen serves an echo in the sandbox.
 func (s *sidecar) listen(t testing.TB, port string) error {
-	return s.in(func() error {
+	return s.In(func() error {
 		ln, err := net.Listen("tcp", ":"+port)
 		if err != nil {
 			return err

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/exeat/exeat/control/api"
+	"github.com/exeat/exeat/e2e/lab"
 	"github.com/exeat/exeat/firewall"
 	"github.com/exeat/exeat/policy"
 )
@@ -28,12 +29,12 @@ import (
 // killWorker kills the worker and says how long it took until another served.
 func (s *sidecar) killWorker(t *testing.T) time.Duration {
 	t.Helper()
-	old := s.worker(t)
+	old := s.Worker(t)
 	if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	conn, err := s.dial("tcp", "203.0.113.10:80") // it waits in the keeper's queue
+	conn, err := s.Dial("tcp", "203.0.113.10:80") // it waits in the keeper's queue
 	if err != nil {
 		t.Fatalf("connect while no worker runs: %v", err)
 	}
@@ -49,7 +50,7 @@ func (s *sidecar) killWorker(t *testing.T) time.Duration {
 		t.Fatalf("answer %q, %v", line, err)
 	}
 	took := time.Since(began)
-	if now := s.worker(t); now == old {
+	if now := s.Worker(t); now == old {
 		t.Errorf("worker %d is still there", now)
 	}
 	return took
@@ -69,7 +70,7 @@ func TestAKilledWorkerIsReplacedWithoutARefusedConnection(t *testing.T) {
 	var refused, connects, leaks atomic.Int64
 	work.Go(func() {
 		for ctx.Err() == nil {
-			conn, err := s.dial("tcp", "203.0.113.10:80")
+			conn, err := s.Dial("tcp", "203.0.113.10:80")
 			connects.Add(1)
 			if err != nil {
 				refused.Add(1)
@@ -79,7 +80,7 @@ func TestAKilledWorkerIsReplacedWithoutARefusedConnection(t *testing.T) {
 		}
 	})
 	work.Go(func() {
-		conn, err := s.dial("udp", closed)
+		conn, err := s.Dial("udp", closed)
 		if err != nil {
 			return
 		}
@@ -106,7 +107,7 @@ func TestAKilledWorkerIsReplacedWithoutARefusedConnection(t *testing.T) {
 		}
 	}
 	// The address of a name that a worker before handed out.
-	conn, err := s.dial("tcp", "203.0.113.15:22")
+	conn, err := s.Dial("tcp", "203.0.113.15:22")
 	if err != nil {
 		t.Errorf("an address that a worker before handed out: %v", err)
 	} else {
@@ -119,7 +120,7 @@ func TestAKilledWorkerIsReplacedWithoutARefusedConnection(t *testing.T) {
 		t.Errorf("%d of %d connections refused, %d datagrams not refused, %d arrived",
 			refused.Load(), connects.Load(), leaks.Load(), forbidden.count())
 	}
-	s.awaitReady(t)
+	s.AwaitReady(t)
 	state, err := s.Policy(t.Context())
 	if err != nil || state.Generation != address.Generation {
 		t.Errorf("generation %d, %v; want the one in force before, %d", state.Generation, err, address.Generation)
@@ -146,12 +147,12 @@ func TestAWorkerKilledAmidSwapsLeavesAWholePolicy(t *testing.T) {
 			}
 		}()
 		time.Sleep(20 * time.Millisecond)
-		if err := syscall.Kill(s.worker(t), syscall.SIGKILL); err != nil {
+		if err := syscall.Kill(s.Worker(t), syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 		cancel()
 		<-done
-		s.awaitReady(t)
+		s.AwaitReady(t)
 		state, err := s.Policy(t.Context())
 		if err != nil || len(state.Policy.Allowed) != 1 {
 			t.Fatalf("policy %+v, %v", state.Policy, err)
@@ -182,21 +183,21 @@ func machineLoad(t *testing.T) (load float64) {
 func TestAKilledKeeperLeavesTheSandboxShut(t *testing.T) {
 	forbidden := serveUDP(t, "203.0.113.66:7")
 	s := start(t, "--allow", "pypi.test", "--allow", "203.0.113.7:7")
-	worker := s.worker(t)
-	if err := s.cmd.Process.Kill(); err != nil {
+	worker := s.Worker(t)
+	if err := s.Cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	<-s.ended
-	s.ended <- nil
-	eventually(t, "the end of the worker", func() bool { return errors.Is(syscall.Kill(worker, 0), unix.ESRCH) })
+	<-s.Ended
+	s.Ended <- nil
+	lab.Eventually(t, "the end of the worker", func() bool { return errors.Is(syscall.Kill(worker, 0), unix.ESRCH) })
 	for _, address := range []string{"203.0.113.66:22", "[2001:db8::66]:22", "203.0.113.10:443", "203.0.113.10:80"} {
-		if conn, err := s.dial("tcp", address); err == nil {
+		if conn, err := s.Dial("tcp", address); err == nil {
 			conn.Close()
 			t.Errorf("%s: connected", address)
 		}
 	}
 	s.refused(t, "udp", "203.0.113.66:7")
-	if conn, err := s.dial("udp", "203.0.113.53:53"); err == nil {
+	if conn, err := s.Dial("udp", "203.0.113.53:53"); err == nil {
 		if _, err = exchangeOnce(conn); err == nil {
 			t.Error("a DNS question was answered")
 		}
@@ -209,8 +210,8 @@ func TestAKilledKeeperLeavesTheSandboxShut(t *testing.T) {
 	s.echoes(t, "203.0.113.7:7")
 
 	// A keeper that comes after it finds a stale socket and another's rules.
-	s.begin(t)
-	s.awaitReady(t)
+	s.Begin(t)
+	s.AwaitReady(t)
 	s.fetches(t, "https://pypi.test/", s.byName(t, "pypi.test")...)
 	s.refused(t, "tcp", "203.0.113.66:22")
 }
@@ -228,14 +229,14 @@ func exchangeOnce(conn net.Conn) (int, error) {
 // stop ends exeatd as a container engine does.
 func (s *sidecar) stop(t testing.TB) {
 	t.Helper()
-	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := s.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	select {
-	case err := <-s.ended:
-		s.ended <- nil
+	case err := <-s.Ended:
+		s.Ended <- nil
 		if err != nil {
-			t.Errorf("exeatd ended: %v\n%s", err, s.stderr.String())
+			t.Errorf("exeatd ended: %v\n%s", err, s.Stderr.String())
 		}
 	case <-time.After(15 * time.Second):
 		t.Fatal("exeatd does not stop")
@@ -245,8 +246,8 @@ func (s *sidecar) stop(t testing.TB) {
 func TestARestartGoesOnWithWhatWasInForce(t *testing.T) {
 	state := t.TempDir()
 	s := prepare(t, "--allow", "203.0.113.7:7", "--state", state)
-	s.begin(t)
-	s.awaitReady(t)
+	s.Begin(t)
+	s.AwaitReady(t)
 	if _, err := s.SetPhases(t.Context(), []api.Phase{{Name: "run", Policy: mustParse(t, `{"network_mode":"allowlist","allowed_hosts":["203.0.113.8:7"]}`)}}); err != nil {
 		t.Fatal(err)
 	}
@@ -255,8 +256,8 @@ func TestARestartGoesOnWithWhatWasInForce(t *testing.T) {
 	}
 	s.stop(t)
 	s.refused(t, "tcp", "203.0.113.7:7")
-	s.begin(t)
-	s.awaitReady(t)
+	s.Begin(t)
+	s.AwaitReady(t)
 	got, err := s.Policy(t.Context())
 	if err != nil || got.Generation != 2 || got.Phase != "run" || got.Lease == nil {
 		t.Errorf("after the restart: %+v, %v; want generation 2, phase run and its lease", got, err)
@@ -273,8 +274,8 @@ func TestARestartGoesOnWithWhatWasInForce(t *testing.T) {
 	if err := os.WriteFile(file, whole[:len(whole)/2], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.begin(t)
-	eventually(t, "the event of the torn state", func() bool { return strings.Contains(s.stdout.String(), "can't be read") })
+	s.Begin(t)
+	lab.Eventually(t, "the event of the torn state", func() bool { return strings.Contains(s.Stdout.String(), "can't be read") })
 	s.refused(t, "tcp", "203.0.113.8:7")
 	s.refused(t, "tcp", "203.0.113.7:7")
 	if err := s.Ready(t.Context()); err == nil {
@@ -282,13 +283,13 @@ func TestARestartGoesOnWithWhatWasInForce(t *testing.T) {
 	}
 	s.swap(t, `{"network_mode":"allowlist","allowed_hosts":["203.0.113.7:7"]}`)
 	s.echoes(t, "203.0.113.7:7")
-	s.awaitReady(t)
+	s.AwaitReady(t)
 }
 
 func TestNoQueueIsLeftToASandboxWithNETRAW(t *testing.T) {
 	s := start(t, "--allow", "pypi.test")
 	hold := func() error {
-		return s.in(func() error {
+		return s.In(func() error {
 			link, err := net.InterfaceByName("eth0")
 			if err != nil {
 				return err
@@ -308,13 +309,13 @@ func TestNoQueueIsLeftToASandboxWithNETRAW(t *testing.T) {
 		t.Errorf("binding an AF_XDP queue after a worker's end: %v, want it to be held", err)
 	}
 	s.stop(t)
-	eventually(t, "the queues to be free, or this case shows nothing", func() bool { return hold() == nil })
+	lab.Eventually(t, "the queues to be free, or this case shows nothing", func() bool { return hold() == nil })
 }
 
 func TestSIGTERMDrainsAndLeavesTheRules(t *testing.T) {
 	s := start(t, "--allow", "pypi.test", "--drain", "2s")
 	s.resolve(t, "pypi.test", 1, "198.51.100.1:53")
-	conn, err := s.dial("tcp", "203.0.113.10:80")
+	conn, err := s.Dial("tcp", "203.0.113.10:80")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +329,7 @@ func TestSIGTERMDrainsAndLeavesTheRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() {
-		if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		if err := s.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -336,12 +337,12 @@ func TestSIGTERMDrainsAndLeavesTheRules(t *testing.T) {
 	if err != nil || len(body) < 98304 {
 		t.Errorf("%d bytes, %v; want the whole download", len(body), err)
 	}
-	if err := <-s.ended; err != nil {
-		t.Errorf("exeatd ended: %v\n%s", err, s.stderr.String())
+	if err := <-s.Ended; err != nil {
+		t.Errorf("exeatd ended: %v\n%s", err, s.Stderr.String())
 	}
-	s.ended <- nil
+	s.Ended <- nil
 	s.refused(t, "tcp", "203.0.113.66:22")
-	if _, err := os.Stat(s.socket); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(s.Socket); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the control socket is still there: %v", err)
 	}
 }
@@ -351,11 +352,11 @@ func TestKeeperAndWorkerHoldNetAdminAndNothingElse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := prepare(t, "--allow", "203.0.113.7:7", "--allow", "pypi.test")
 			if !grouped {
-				s.group = nil
+				s.Group = nil
 			}
-			s.begin(t)
-			s.awaitReady(t)
-			for who, pid := range map[string]int{"keeper": s.keeper(), "worker": s.worker(t)} {
+			s.Begin(t)
+			s.AwaitReady(t)
+			for who, pid := range map[string]int{"keeper": s.Keeper(), "worker": s.Worker(t)} {
 				tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 				if err != nil || len(tasks) == 0 {
 					t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/exeat/exeat/e2e/lab"
 	"github.com/exeat/exeat/e2e/require"
 )
 
@@ -20,7 +21,7 @@ func (s *sidecar) pings(t *testing.T, address string, want bool) {
 	ping := require.Tool(t, "ping")
 	var out []byte
 	began := time.Now()
-	err := s.in(func() (err error) {
+	err := s.In(func() (err error) {
 		out, err = exec.Command(ping, "-c1", "-W2", "-n", address).CombinedOutput()
 		return err
 	})
@@ -149,9 +150,9 @@ func TestTheLogNamesWhatTheKernelDecided(t *testing.T) {
 		`"verdict":"allow","reason":"rule","rule":"203.0.113.7:7","generation":1,"channel":"packet","addr":"203.0.113.7","port":7`,
 		`"name":"pypi.test","addr":"203.0.113.10","port":22`,
 	} {
-		eventually(t, want, func() bool { return strings.Contains(s.stdout.String(), want) })
+		lab.Eventually(t, want, func() bool { return strings.Contains(s.Stdout.String(), want) })
 	}
-	if strings.Contains(s.stdout.String(), "192.0.2.254") || strings.Contains(s.stdout.String(), "probe.exeat") {
+	if strings.Contains(s.Stdout.String(), "192.0.2.254") || strings.Contains(s.Stdout.String(), "probe.exeat") {
 		t.Errorf("our own probes are in the log")
 	}
 }

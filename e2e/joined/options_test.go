@@ -13,6 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/exeat/exeat/e2e/lab"
 	"github.com/exeat/exeat/e2e/require"
 )
 
@@ -34,16 +35,16 @@ func TestEverythingGoesThroughAnUpstreamProxy(t *testing.T) {
 func TestAFamilyThatAppearsLaterGetsListeners(t *testing.T) {
 	s := prepare(t, "--allow", "pypi.test", "--allow", "[2001:db8::7]:7")
 	const sysctl = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
-	s.sh(t, "echo 1 >"+sysctl)
-	s.begin(t)
-	s.awaitReady(t)
+	s.Sh(t, "echo 1 >"+sysctl)
+	s.Begin(t)
+	s.AwaitReady(t)
 	s.fetches(t, "https://pypi.test/", "--resolve", "pypi.test:443:203.0.113.10")
-	s.sh(t, "echo 0 >"+sysctl)
-	n := strings.TrimPrefix(s.far, "far")
-	s.sh(t, "ip -6 addr add fd00:64:"+n+"::2/64 dev eth0 nodad; ip -6 route replace default via fd00:64:"+n+"::1")
+	s.Sh(t, "echo 0 >"+sysctl)
+	n := strings.TrimPrefix(s.Far, "far")
+	s.Sh(t, "ip -6 addr add fd00:64:"+n+"::2/64 dev eth0 nodad; ip -6 route replace default via fd00:64:"+n+"::1")
 	s.refused(t, "tcp", "[2001:db8::66]:22")
 	s.says(t, "the worker before ended with status 75")
-	s.awaitReady(t)
+	s.AwaitReady(t)
 	s.fetches(t, "https://pypi.test/", "--resolve", "pypi.test:443:[2001:db8::10]")
 	s.fetchesNot(t, "https://evil.test/", "--resolve", "evil.test:443:[2001:db8::66]")
 	s.echoes(t, "[2001:db8::7]:7")
@@ -55,7 +56,7 @@ func TestAFamilyThatAppearsLaterGetsListeners(t *testing.T) {
 // granted starts exeatd as Docker does a container: with these capabilities alone.
 func (s *sidecar) granted(t *testing.T, capabilities string) {
 	t.Helper()
-	s.wrap = []string{
+	s.Wrap = []string{
 		require.Tool(t, "setpriv"), "--bounding-set", "-all," + capabilities, "--inh-caps", "-all",
 		"--clear-groups",
 	}
@@ -81,20 +82,20 @@ func TestTheCapabilitiesThatItNeeds(t *testing.T) {
 			s := prepare(t, append(c.flags, "--allow", "203.0.113.7:7", "--allow", "pypi.test")...)
 			s.granted(t, c.granted)
 			if !c.grouped {
-				s.group = nil
+				s.Group = nil
 			}
-			s.begin(t)
+			s.Begin(t)
 			if c.want != "" {
-				if err := <-s.ended; err == nil {
+				if err := <-s.Ended; err == nil {
 					t.Error("it started")
 				}
-				s.ended <- nil
-				if !strings.Contains(s.stderr.String(), c.want) {
-					t.Errorf("it said %q, want %q", s.stderr.String(), c.want)
+				s.Ended <- nil
+				if !strings.Contains(s.Stderr.String(), c.want) {
+					t.Errorf("it said %q, want %q", s.Stderr.String(), c.want)
 				}
 				return
 			}
-			s.awaitReady(t)
+			s.AwaitReady(t)
 			s.echoes(t, "203.0.113.7:7")
 			s.fetches(t, "https://pypi.test/", s.byName(t, "pypi.test")...)
 			s.refused(t, "tcp", "203.0.113.66:22")
@@ -107,23 +108,23 @@ func TestTheCapabilitiesThatItNeeds(t *testing.T) {
 func TestTheLogGoesToAFileAndHealthcheckAsks(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "audit.jsonl")
 	s := prepare(t)
-	s.flags = []string{"--resolver", "203.0.113.53"}
-	config := filepath.Join(s.dir, "exeatd.toml")
-	written := "control = " + strconv.Quote(s.socket) + "\nlog = " + strconv.Quote(file) + "\nallow = [\"203.0.113.7:7\"]\nname = \"from-file\"\n"
+	s.Flags = []string{"--resolver", "203.0.113.53"}
+	config := filepath.Join(s.Dir, "exeatd.toml")
+	written := "control = " + strconv.Quote(s.Socket) + "\nlog = " + strconv.Quote(file) + "\nallow = [\"203.0.113.7:7\"]\nname = \"from-file\"\n"
 	if err := os.WriteFile(config, []byte(written), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	s.env = []string{"EXEAT_CONFIG=" + config, "EXEAT_NAME=from-env"}
+	s.Env = []string{"EXEAT_CONFIG=" + config, "EXEAT_NAME=from-env"}
 	health := func() (string, error) {
-		cmd := exec.Command(binary, "healthcheck", "--control", s.socket)
+		cmd := exec.Command(binary, "healthcheck", "--control", s.Socket)
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
 	if out, err := health(); err == nil {
 		t.Errorf("healthy before it runs: %s", out)
 	}
-	s.begin(t)
-	s.awaitReady(t)
+	s.Begin(t)
+	s.AwaitReady(t)
 	if out, err := health(); err != nil {
 		t.Errorf("healthcheck: %v: %s", err, out)
 	}
@@ -133,16 +134,16 @@ func TestTheLogGoesToAFileAndHealthcheckAsks(t *testing.T) {
 	}
 	s.echoes(t, "203.0.113.7:7")
 	s.refused(t, "tcp", "203.0.113.66:22")
-	eventually(t, "lines in the file", func() bool {
+	lab.Eventually(t, "lines in the file", func() bool {
 		data, err := os.ReadFile(file)
 		return err == nil && bytes.Contains(data, []byte(`"verdict":"deny"`))
 	})
 	s.stop(t)
 	data, err := os.ReadFile(file)
 	if err != nil || !bytes.HasSuffix(data, []byte("}\n")) {
-		t.Errorf("the log ends %q, %v", tail(string(data), 50), err)
+		t.Errorf("the log ends %q, %v", lab.Tail(string(data), 50), err)
 	}
-	if s.stdout.String() != "" {
-		t.Errorf("standard output: %s", s.stdout.String())
+	if s.Stdout.String() != "" {
+		t.Errorf("standard output: %s", s.Stdout.String())
 	}
 }

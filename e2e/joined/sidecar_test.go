@@ -5,25 +5,19 @@ package joined
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
-	"golang.org/x/sys/unix"
 
 	"github.com/exeat/exeat/control/api"
-	"github.com/exeat/exeat/control/client"
+	"github.com/exeat/exeat/e2e/lab"
 	"github.com/exeat/exeat/policy"
 )
 
@@ -36,180 +30,27 @@ const (
 // noResolver among the flags keeps the world's resolver from them.
 const noResolver = "no resolver"
 
-// sidecar is an exeatd that runs.
-type sidecar struct {
-	*namespace
-	*client.Client
-	cmd    *exec.Cmd
-	dir    string
-	socket string
-	wrap   []string // what starts exeatd, if not we
-	flags  []string
-	env    []string
-	stdout output
-	stderr output
-	ended  chan error
-}
-
-// output is what a process wrote, while it writes on.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
+// sidecar is an exeatd in a namespace of its own, and the sandbox beside it.
+type sidecar struct{ *lab.Sidecar }
 
 // start starts exeatd in a namespace of its own and waits until it is ready.
 func start(t testing.TB, flags ...string) *sidecar {
 	t.Helper()
 	s := prepare(t, flags...)
-	s.begin(t)
-	s.awaitReady(t)
+	s.Begin(t)
+	s.AwaitReady(t)
 	return s
 }
 
 // prepare makes a sidecar that is not started yet.
 func prepare(t testing.TB, flags ...string) *sidecar {
 	t.Helper()
-	s := &sidecar{namespace: newNamespace(t), dir: t.TempDir()}
-	s.socket = filepath.Join(s.dir, "control.sock")
-	s.flags = append([]string{"--control", s.socket, "--resolver", "203.0.113.53"}, flags...)
+	resolver := []string{"--resolver", "203.0.113.53"}
 	if slices.Contains(flags, noResolver) {
-		s.flags = slices.DeleteFunc(append(s.flags[:2:2], flags...), func(f string) bool { return f == noResolver })
+		resolver = nil
+		flags = slices.DeleteFunc(slices.Clone(flags), func(f string) bool { return f == noResolver })
 	}
-	s.Client = client.New(s.socket)
-	t.Cleanup(func() {
-		s.Client.Close()
-		if t.Failed() {
-			t.Logf("exeatd wrote:\n%s\n%s", s.stderr.String(), tail(s.stdout.String(), 4000))
-		}
-	})
-	return s
-}
-
-func tail(s string, n int) string { return s[max(0, len(s)-n):] }
-
-// begin starts the process.
-func (s *sidecar) begin(t testing.TB) {
-	t.Helper()
-	line := append(append(s.wrap[:len(s.wrap):len(s.wrap)], binary), s.flags...)
-	cmd := exec.Command(line[0], line[1:]...)
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, s.env...)
-	cmd.Stdout, cmd.Stderr = &s.stdout, &s.stderr
-	cmd.WaitDelay = time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{}
-	if s.group != nil {
-		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(s.group.Fd())
-	}
-	if err := s.in(cmd.Start); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	s.cmd, s.ended = cmd, ended
-	go func() { ended <- cmd.Wait() }()
-	t.Cleanup(func() {
-		if err := cmd.Process.Kill(); err == nil {
-			<-ended
-			awaitEmpty(t, s.group)
-		}
-	})
-}
-
-// awaitEmpty waits until a killed keeper's worker is gone too.
-func awaitEmpty(t testing.TB, group *os.File) {
-	if group == nil {
-		return
-	}
-	eventually(t, "the end of the worker", func() bool {
-		left, err := os.ReadFile(group.Name() + "/cgroup.procs")
-		return err != nil || len(left) == 0
-	})
-}
-
-func (s *sidecar) awaitReady(t testing.TB) {
-	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		err := s.Ready(ctx)
-		cancel()
-		if err == nil {
-			return
-		}
-		select {
-		case end := <-s.ended:
-			s.ended <- end
-			t.Fatalf("exeatd ended: %v\n%s", end, s.stderr.String())
-		default:
-		}
-		if time.Now().After(deadline) {
-			if err := s.cmd.Process.Signal(syscall.SIGQUIT); err == nil { // its stacks
-				<-s.ended
-				s.ended <- nil
-			}
-			var refused *api.Error
-			if errors.As(err, &refused) {
-				t.Fatalf("not ready: %v %v", err, refused.Problems)
-			}
-			t.Fatalf("not ready: %v", err)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
-
-// eventually waits for something to become true.
-func eventually(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: waited for it in vain", what)
-		}
-	}
-}
-
-// keeper and worker are process ids.
-func (s *sidecar) keeper() int { return s.cmd.Process.Pid }
-
-func (s *sidecar) worker(t testing.TB) int {
-	t.Helper()
-	pid := s.findWorker()
-	if pid == 0 {
-		t.Fatal("no worker runs")
-	}
-	return pid
-}
-
-func (s *sidecar) findWorker() (pid int) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", s.keeper()))
-	if err == nil {
-		_, err = fmt.Sscan(string(data), &pid)
-	}
-	if err == nil {
-		return pid
-	}
-	// The thread that starts workers need not be the first.
-	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", s.keeper()))
-	if err != nil {
-		return 0
-	}
-	for _, task := range tasks {
-		if data, err := os.ReadFile(task); err == nil {
-			if _, err := fmt.Sscan(string(data), &pid); err == nil {
-				return pid
-			}
-		}
-	}
-	return 0
+	return &sidecar{lab.Prepare(t, binary, append(resolver, flags...)...)}
 }
 
 // swap puts a policy in force.
@@ -245,7 +86,7 @@ func (s *sidecar) refused(t testing.TB, network, address string) {
 		}
 		took = min(took, once)
 	}
-	if !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) {
+	if !lab.Refused(err) {
 		t.Errorf("%s %s: %v, want it refused", network, address, err)
 	}
 	if took > atOnce {
@@ -255,7 +96,7 @@ func (s *sidecar) refused(t testing.TB, network, address string) {
 
 // try sends to an address, and says how long that took.
 func (s *sidecar) try(network, address string) (took time.Duration, err error) {
-	err = s.in(func() error {
+	err = s.In(func() error {
 		began := time.Now()
 		defer func() { took = time.Since(began) }()
 		conn, err := net.DialTimeout(network, address, dialTimeout)
@@ -274,7 +115,7 @@ func (s *sidecar) try(network, address string) (took time.Duration, err error) {
 // echoes says that an address is reached: what it is sent comes back.
 func (s *sidecar) echoes(t testing.TB, address string) {
 	t.Helper()
-	conn, err := s.dial("tcp", address)
+	conn, err := s.Dial("tcp", address)
 	if err != nil {
 		t.Errorf("%s: %v", address, err)
 		return
@@ -306,7 +147,7 @@ func exchange(conn net.Conn) error {
 // resolve asks for a name as the sandbox does; server is whom it means to ask.
 func (s *sidecar) resolve(t testing.TB, name string, qtype uint16, server string) *dns.Msg {
 	t.Helper()
-	conn, err := s.dial("udp", server)
+	conn, err := s.Dial("udp", server)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,7 +167,7 @@ func (s *sidecar) resolve(t testing.TB, name string, qtype uint16, server string
 func (s *sidecar) curl(t testing.TB, args ...string) (body string, ok bool) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	err := s.in(func() error {
+	err := s.In(func() error {
 		cmd := exec.Command("curl", append([]string{"-sS", "--max-time", "5", "--cacert", world.CAFile()}, args...)...)
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		return cmd.Run()

@@ -26,7 +26,7 @@ func TestItSaysWhatItIsAndProvesIt(t *testing.T) {
 		t.Errorf("capabilities %+v, %v", capabilities, err)
 	}
 	s.stop(t)
-	if s.stderr.String() != "" {
-		t.Errorf("it complained: %s", s.stderr.String())
+	if s.Stderr.String() != "" {
+		t.Errorf("it complained: %s", s.Stderr.String())
 	}
 }

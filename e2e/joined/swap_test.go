@@ -17,6 +17,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/exeat/exeat/control/api"
+	"github.com/exeat/exeat/e2e/lab"
 )
 
 // flow is a connection of the sandbox that keeps talking.
@@ -31,7 +32,7 @@ type flow struct {
 // ends.
 func (s *sidecar) talk(t testing.TB, address string) *flow {
 	t.Helper()
-	conn, err := s.dial("tcp", address)
+	conn, err := s.Dial("tcp", address)
 	if err != nil {
 		t.Fatalf("%s: %v", address, err)
 	}
@@ -103,7 +104,7 @@ func TestSwapsUnderLoadLeakNothingAndRefuseNothingAllowed(t *testing.T) {
 	var tried, reached, allowed, failed atomic.Int64
 	firstFailure := make(chan error, 1)
 	work.Go(func() {
-		conn, err := s.dial("udp", closed)
+		conn, err := s.Dial("udp", closed)
 		if err != nil {
 			return
 		}
@@ -118,7 +119,7 @@ func TestSwapsUnderLoadLeakNothingAndRefuseNothingAllowed(t *testing.T) {
 	for range 2 {
 		work.Go(func() {
 			for ctx.Err() == nil {
-				conn, err := s.dial("tcp", open)
+				conn, err := s.Dial("tcp", open)
 				if err == nil {
 					err = exchange(conn)
 					conn.Close()
@@ -161,7 +162,7 @@ func TestALeaseEndsInNoNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.lives(t, "a flow under the lease")
-	eventually(t, "the end of the lease", func() bool {
+	lab.Eventually(t, "the end of the lease", func() bool {
 		state, err := s.Policy(t.Context())
 		return err == nil && state.Policy.Mode == "no-network"
 	})
@@ -182,16 +183,16 @@ func TestAProxiedDownloadLivesThroughASwapThatAllowsIt(t *testing.T) {
 	s := start(t, "--allow", "pypi.test", "--allow", "files.test")
 	stays := s.download(t, "pypi.test")
 	goes := s.download(t, "files.test")
-	eventually(t, "both downloads", func() bool { return stays.n.Load() > 1 && goes.n.Load() > 1 })
+	lab.Eventually(t, "both downloads", func() bool { return stays.n.Load() > 1 && goes.n.Load() > 1 })
 	s.swap(t, `{"network_mode":"allowlist","allowed_hosts":["pypi.test"]}`)
-	eventually(t, "the end of the forbidden download", func() bool { return goes.over.Load() })
+	lab.Eventually(t, "the end of the forbidden download", func() bool { return goes.over.Load() })
 	before := stays.n.Load()
-	eventually(t, "the allowed download", func() bool { return stays.n.Load() > before+1 })
+	lab.Eventually(t, "the allowed download", func() bool { return stays.n.Load() > before+1 })
 	if stays.over.Load() {
 		t.Error("the allowed download ended")
 	}
-	if !strings.Contains(s.stdout.String(), `"reason":"revoked"`) {
-		eventually(t, "the event of the revoked flow", func() bool { return strings.Contains(s.stdout.String(), `"revoked"`) })
+	if !strings.Contains(s.Stdout.String(), `"reason":"revoked"`) {
+		lab.Eventually(t, "the event of the revoked flow", func() bool { return strings.Contains(s.Stdout.String(), `"revoked"`) })
 	}
 }
 
@@ -208,7 +209,7 @@ func (s *sidecar) download(t *testing.T, name string) *download {
 	if len(answer.Answer) == 0 {
 		t.Fatalf("%s does not resolve", name)
 	}
-	conn, err := s.dial("tcp", net.JoinHostPort(answer.Answer[0].(*dns.A).A.String(), "443"))
+	conn, err := s.Dial("tcp", net.JoinHostPort(answer.Answer[0].(*dns.A).A.String(), "443"))
 	if err != nil {
 		t.Fatal(err)
 	}

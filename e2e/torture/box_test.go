@@ -4,7 +4,6 @@ package torture
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/exeat/exeat/control/api"
 	"github.com/exeat/exeat/control/client"
+	"github.com/exeat/exeat/e2e/lab"
 	"github.com/exeat/exeat/e2e/require"
 	"github.com/exeat/exeat/policy"
 )
@@ -34,7 +34,7 @@ type box struct {
 	link     string // that the far side's tap listens on
 	engine   func() int
 	log      func() string // what was written to the log
-	stderr   *output
+	stderr   *lab.Output
 	cmd      *exec.Cmd // the sealed shape's exeat; the joined one's exeatd
 	joined   *sidecar  // nil in the sealed shape
 
@@ -44,33 +44,13 @@ type box struct {
 	ids   int
 }
 
-// output is what a process wrote, while it writes on.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-// String gives what was written so far.
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
-
 // made numbers the boxes.
 var made atomic.Uint32
 
 // startSealed starts `exeat run` with the agent as its command.
 func startSealed(t testing.TB, flags ...string) *box {
 	t.Helper()
-	needWorld(t)
+	lab.NeedWorld(t)
 	name := "torture-" + strconv.Itoa(int(made.Add(1)))
 	dir := t.TempDir()
 	log := filepath.Join(dir, "log.jsonl")
@@ -81,7 +61,7 @@ func startSealed(t testing.TB, flags ...string) *box {
 		shape: "sealed", socket: filepath.Join(dir, "exeat", name+".sock"), link: "lo", cmd: cmd,
 		engine: func() int { return cmd.Process.Pid },
 		log:    func() string { return readLog(t, log) },
-		stderr: new(output),
+		stderr: new(lab.Output),
 	}
 	cmd.Stderr = b.stderr
 	b.begin(t, cmd)
@@ -109,13 +89,13 @@ func readLog(t testing.TB, path string) string {
 func startJoined(t testing.TB, flags ...string) *box {
 	t.Helper()
 	s := prepare(t, flags...)
-	s.begin(t)
-	s.awaitReady(t)
+	s.Begin(t)
+	s.AwaitReady(t)
 	b := &box{
-		Client: s.Client, shape: "joined", socket: s.socket, link: s.far, cmd: s.cmd, joined: s,
-		engine: func() int { return s.worker(t) },
-		log:    s.stdout.String,
-		stderr: &s.stderr,
+		Client: s.Client, shape: "joined", socket: s.Socket, link: s.Far, cmd: s.Cmd, joined: s,
+		engine: func() int { return s.Worker(t) },
+		log:    s.Stdout.String,
+		stderr: &s.Stderr,
 	}
 	b.enter(t)
 	return b
@@ -142,7 +122,7 @@ func (b *box) begin(t testing.TB, cmd *exec.Cmd) {
 	}
 	start := cmd.Start
 	if b.joined != nil {
-		start = func() error { return b.joined.in(cmd.Start) }
+		start = func() error { return b.joined.In(cmd.Start) }
 	}
 	if err := start(); err != nil {
 		t.Fatal(err)
@@ -160,7 +140,7 @@ func (b *box) begin(t testing.TB, cmd *exec.Cmd) {
 	}()
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("stderr of exeat:\n%s", tail(b.stderr.String(), 4000))
+			t.Logf("stderr of exeat:\n%s", lab.Tail(b.stderr.String(), 4000))
 		}
 		if err := cmd.Process.Kill(); err == nil {
 			<-heard
@@ -168,8 +148,6 @@ func (b *box) begin(t testing.TB, cmd *exec.Cmd) {
 		}
 	})
 }
-
-func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 
 // hear gives each line of the agent to its job.
 func (b *box) hear(lines *bufio.Reader) {
@@ -223,7 +201,7 @@ func (b *box) job(t testing.TB, args ...string) *job {
 func (j *job) tell(t testing.TB, words string) {
 	t.Helper()
 	if _, err := io.WriteString(j.b.stdin, j.id+" "+words+"\n"); err != nil {
-		t.Fatalf("tell the agent: %v\n%s", err, tail(j.b.stderr.String(), 2000))
+		t.Fatalf("tell the agent: %v\n%s", err, lab.Tail(j.b.stderr.String(), 2000))
 	}
 }
 
@@ -339,16 +317,6 @@ func serveDatagrams(address string) (stop func() error, err error) {
 		work.Wait()
 		return err
 	}, nil
-}
-
-// eventually waits for something to become true.
-func eventually(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: waited for it in vain", what)
-		}
-	}
 }
 
 // both runs a test in each shape.

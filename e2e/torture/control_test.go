@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/exeat/exeat/control/api"
+	"github.com/exeat/exeat/e2e/lab"
 	"github.com/exeat/exeat/e2e/require"
 )
 
@@ -152,7 +153,7 @@ func TestAKernelThatRefusesLeavesTheOldPolicy(t *testing.T) {
 				t.Fatal(err)
 			}
 			tracer := exec.Command(strace, "-f", "-qq", "-o", "/dev/null", "-e", "trace="+strings.Split(fault, ":")[0], "-e", "inject="+fault, "-p", fmt.Sprint(b.engine()))
-			var said output
+			var said lab.Output
 			tracer.Stderr = &said
 			if err := tracer.Start(); err != nil {
 				t.Fatal(err)

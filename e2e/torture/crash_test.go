@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/exeat/exeat/e2e/lab"
 	"github.com/exeat/exeat/e2e/require"
 )
 
@@ -17,7 +18,7 @@ import (
 // sidecar at random moments under load. Nothing forbidden arrives, no connection is
 // refused (the keeper's listeners hold them), and the policy is the same again.
 func TestKilledWorkersCostNoMomentUnguardedOrRefused(t *testing.T) {
-	needWorld(t)
+	lab.NeedWorld(t)
 	require.Root(t)
 	kills := scaled(t, 10, 100)
 	targets := targetsOf("joined", 8, 3)
@@ -33,7 +34,7 @@ func TestKilledWorkersCostNoMomentUnguardedOrRefused(t *testing.T) {
 	var recovered []time.Duration
 	for range kills {
 		time.Sleep(rand.N(300 * time.Millisecond))
-		pid := b.joined.worker(t)
+		pid := b.joined.Worker(t)
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +52,7 @@ func TestKilledWorkersCostNoMomentUnguardedOrRefused(t *testing.T) {
 	}
 	slices.Sort(recovered)
 	t.Logf("%d kills: a worker answered again after %s (median), %s (longest)", kills, recovered[len(recovered)/2], recovered[len(recovered)-1])
-	b.joined.awaitReady(t)
+	b.joined.AwaitReady(t)
 	state, err := b.Policy(t.Context())
 	if err != nil || len(state.Policy.Allowed) != 5 {
 		t.Errorf("in force is %+v, %v", state.Policy, err)
@@ -94,7 +95,7 @@ func TestKilledWorkersCostNoMomentUnguardedOrRefused(t *testing.T) {
 
 // TestAKilledKeeperLeavesTheSandboxShut, and what comes after it takes over.
 func TestAKilledKeeperLeavesTheSandboxShut(t *testing.T) {
-	needWorld(t)
+	lab.NeedWorld(t)
 	require.Root(t)
 	targets := targetsOf("joined", 8, 3)
 	address := targets[8].addr.String()
@@ -104,7 +105,7 @@ func TestAKilledKeeperLeavesTheSandboxShut(t *testing.T) {
 	flows.says(t, "open")
 	for i := range scaled(t, 3, 20) {
 		time.Sleep(200*time.Millisecond + rand.N(300*time.Millisecond))
-		b.joined.kill(t)
+		b.joined.Kill(t)
 		// What went straight out goes on (the rules stand as they were); what needs us
 		// does not, and nothing else begins to.
 		gone := time.Now().UnixNano()
@@ -117,8 +118,8 @@ func TestAKilledKeeperLeavesTheSandboxShut(t *testing.T) {
 				t.Fatalf("kill %d: %d bytes (out: %v) of %s, %s after the keeper's end", i, s.bytes, s.out, s.peer, time.Duration(s.at-gone))
 			}
 		}
-		b.joined.begin(t)
-		b.joined.awaitReady(t)
+		b.joined.Begin(t)
+		b.joined.AwaitReady(t)
 	}
 	flows.stop(t)
 }
@@ -126,7 +127,7 @@ func TestAKilledKeeperLeavesTheSandboxShut(t *testing.T) {
 // TestAKilledRunLeavesNothing kills `exeat run` at random moments under load: the
 // sandbox goes with it, and no byte more leaves.
 func TestAKilledRunLeavesNothing(t *testing.T) {
-	needWorld(t)
+	lab.NeedWorld(t)
 	for i := range scaled(t, 10, 100) {
 		targets := targetsOf("sealed", 8, 3)
 		b := startSealed(t, "--allow", targets[0].rule, "--allow", targets[8].rule)

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/exeat/exeat/audit"
+	"github.com/exeat/exeat/e2e/lab"
 	"github.com/exeat/exeat/policy"
 )
 
@@ -190,7 +191,7 @@ func TestConnectionsThatAreGivenUp(t *testing.T) {
 				}
 			}
 		})
-		eventually(t, "the end of every flow", func() bool {
+		lab.Eventually(t, "the end of every flow", func() bool {
 			flows, err := b.Flows(t.Context())
 			return err == nil && len(flows) == 0
 		})
@@ -204,7 +205,7 @@ func TestAnAgentThatTakesEveryDescriptorAndPort(t *testing.T) {
 		b, _, address := flooded(t, start)
 		if b.joined != nil {
 			// The namespace's ports are the sandbox's and ours.
-			b.joined.sh(t, "echo 32768 33767 >/proc/sys/net/ipv4/ip_local_port_range")
+			b.joined.Sh(t, "echo 32768 33767 >/proc/sys/net/ipv4/ip_local_port_range")
 		}
 		n := scaled(t, 6000, 30000)
 		var j *job
@@ -219,7 +220,7 @@ func TestAnAgentThatTakesEveryDescriptorAndPort(t *testing.T) {
 			t.Errorf("the control socket took %s, memory grew to %d MiB", longest, peak>>20)
 		}
 		j.stop(t)
-		eventually(t, "a connection after the flood", func() bool {
+		lab.Eventually(t, "a connection after the flood", func() bool {
 			probe := b.job(t, "idle", "-n", "1", "-target", address)
 			open := probe.says(t, "open")
 			probe.stop(t)
@@ -257,7 +258,7 @@ func TestDistinctDeniedNamesAreCountedAndLogged(t *testing.T) {
 			return strings.HasSuffix(e.Name, ".flood.test") || e.Name == "" && !e.Addr.IsValid() && e.Verdict == policy.Deny && e.Folded > 0
 		}
 		logged := uint64(0)
-		eventually(t, "the whole flood in the log", func() bool { logged = sumLogged(t, b, match); return logged >= uint64(n) })
+		lab.Eventually(t, "the whole flood in the log", func() bool { logged = sumLogged(t, b, match); return logged >= uint64(n) })
 		if logged > uint64(n) {
 			t.Errorf("the log accounts for %d denials, want %d", logged, n)
 		}

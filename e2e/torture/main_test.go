@@ -3,11 +3,8 @@
 package torture
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -17,12 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/exeat/exeat/e2e/internet"
-	"github.com/exeat/exeat/e2e/require"
+	"github.com/exeat/exeat/e2e/lab"
 )
 
 const (
-	binEnv    = "EXEAT_E2E_BIN"
-	refusedIn = "EXEAT_E2E_NO_USERNS"
 	// tortureEnv makes the tests long: a factor from 0 (short) to 1 (all of it).
 	tortureEnv = "EXEAT_TORTURE"
 )
@@ -38,34 +33,23 @@ var (
 // control socket is looked for (/proc/PID/ns/net).
 func init() { runtime.LockOSThread() }
 
-func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+func TestMain(m *testing.M) {
+	os.Exit(lab.Main{
+		Name: "e2e/torture", Build: []string{"../../cmd/...", "./agent"},
+		Outside: raiseDescriptors, Inside: inside,
+	}.Run(m))
+}
 
-// testMain builds the binaries outside, and runs the tests in a namespace inside.
-func testMain(m *testing.M) int {
-	if os.Getenv(binEnv) == "" {
-		return outside(m)
-	}
-	if os.Getenv(refusedIn) != "" {
-		return m.Run()
-	}
-	if _, _, err := internet.Isolate(); err != nil {
-		return complain(err)
-	}
-	scratch = os.Getenv(binEnv)
-	exeat, exeatd, agent = filepath.Join(scratch, "exeat"), filepath.Join(scratch, "exeatd"), filepath.Join(scratch, "agent")
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
-	var err error
-	if world, err = internet.Start(ctx, internet.Standard(), scratch); err != nil {
-		return complain(fmt.Errorf("start the little internet: %w", err))
-	}
+func inside(dir string, w *internet.World, run func() int) int {
+	world, scratch = w, dir
+	exeat, exeatd, agent = filepath.Join(dir, "exeat"), filepath.Join(dir, "exeatd"), filepath.Join(dir, "agent")
 	stopUDP, err := serveDatagrams(":7")
 	if err != nil {
 		return complain(err)
 	}
-	status := m.Run()
-	if err := errors.Join(stopUDP(), world.Close()); err != nil {
-		return complain(fmt.Errorf("stop the little internet: %w", err))
+	status := run()
+	if err := stopUDP(); err != nil {
+		return complain(err)
 	}
 	return status
 }
@@ -75,40 +59,11 @@ func complain(err error) int {
 	return 1
 }
 
-func outside(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "exeat-torture-")
-	if err != nil {
-		return complain(err)
-	}
-	defer os.RemoveAll(dir)
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return complain(err)
-	}
-	build := exec.Command("go", "build", "-trimpath", "-o", dir+"/", "../../cmd/...", "./agent")
-	// With cgo exeatd could not drop privileges on threads that are not Go's.
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	build.Stderr = os.Stderr
-	if err := build.Run(); err != nil {
-		return complain(fmt.Errorf("build the binaries: %w", err))
-	}
-	if err := os.Setenv(binEnv, dir); err != nil {
-		return complain(err)
-	}
+func raiseDescriptors() error {
 	if err := wantDescriptors(descriptors); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e/torture: fewer descriptors than wanted:", err)
 	}
-	_, status, err := internet.Isolate()
-	if errors.Is(err, internet.ErrUserNamespaces) {
-		// The tests then skip one by one, each saying why.
-		if err := os.Setenv(refusedIn, err.Error()); err != nil {
-			return complain(err)
-		}
-		return m.Run()
-	}
-	if err != nil {
-		return complain(err)
-	}
-	return status
+	return nil
 }
 
 // descriptors are wanted for ten thousand flows, whose three parties are children
@@ -125,14 +80,6 @@ func wantDescriptors(n uint64) error {
 		return nil
 	}
 	return unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: max(n, limit.Max)})
-}
-
-// needWorld skips where the namespace could not be made.
-func needWorld(t testing.TB) {
-	t.Helper()
-	if why := os.Getenv(refusedIn); why != "" {
-		require.Skip(t, why)
-	}
 }
 
 // scaled is short, or long times the factor of EXEAT_TORTURE.

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/exeat/exeat/control/api"
+	"github.com/exeat/exeat/e2e/lab"
 	"github.com/exeat/exeat/e2e/require"
 	"github.com/exeat/exeat/policy"
 )
@@ -18,7 +19,7 @@ import (
 // TestAStateThatCannotBeTrustedDeniesEverything, says so, and can be swapped away
 // from.
 func TestAStateThatCannotBeTrustedDeniesEverything(t *testing.T) {
-	needWorld(t)
+	lab.NeedWorld(t)
 	require.Root(t)
 	target := targetsOf("joined", 8, 3)[8].addr.String()
 	whole := keptState(t, target)
@@ -41,25 +42,25 @@ func TestAStateThatCannotBeTrustedDeniesEverything(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := prepare(t, "--state", dir, "--allow", target)
-			s.begin(t)
-			eventually(t, "an answer", func() bool { _, err := s.Policy(t.Context()); return err == nil })
+			s.Begin(t)
+			lab.Eventually(t, "an answer", func() bool { _, err := s.Policy(t.Context()); return err == nil })
 			state, err := s.Policy(t.Context())
 			if err != nil || state.Policy.Mode != policy.ModeNoNetwork {
 				t.Errorf("in force is %+v, %v; want no-network", state.Policy, err)
 			}
 			s.refused(t, "tcp", target+":7")
 			// The log is written in its own time.
-			eventually(t, "a log that says that everything is denied, and why: "+test.says, func() bool {
-				log := s.stdout.String()
+			lab.Eventually(t, "a log that says that everything is denied, and why: "+test.says, func() bool {
+				log := s.Stdout.String()
 				return strings.Contains(log, "everything is denied") && strings.Contains(log, test.says)
 			})
 			if _, err := s.Swap(t.Context(), api.SwapRequest{Policy: parse(t, written("allowlist", []string{target}, nil))}); err != nil {
 				t.Fatal(err)
 			}
 			s.reaches(t, target+":7")
-			s.kill(t)
-			s.begin(t)
-			s.awaitReady(t)
+			s.Kill(t)
+			s.Begin(t)
+			s.AwaitReady(t)
 			s.reaches(t, target+":7")
 		})
 	}
@@ -70,9 +71,9 @@ func keptState(t *testing.T, target string) []byte {
 	t.Helper()
 	dir := t.TempDir()
 	s := prepare(t, "--state", dir, "--allow", target)
-	s.begin(t)
-	s.awaitReady(t)
-	s.kill(t)
+	s.Begin(t)
+	s.AwaitReady(t)
+	s.Kill(t)
 	data, err := os.ReadFile(filepath.Join(dir, "state.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +107,7 @@ func enlarge(path string) error {
 // reaches says that what is sent comes back.
 func (s *sidecar) reaches(t testing.TB, address string) {
 	t.Helper()
-	conn, err := s.dial("tcp", address)
+	conn, err := s.Dial("tcp", address)
 	if err == nil {
 		defer conn.Close()
 		_, err = conn.Write([]byte("ping"))
@@ -122,7 +123,7 @@ func (s *sidecar) reaches(t testing.TB, address string) {
 // TestAFullDiskRefusesTheSwapAndKeepsThePolicy: nothing changes, now or at the
 // restart.
 func TestAFullDiskRefusesTheSwapAndKeepsThePolicy(t *testing.T) {
-	needWorld(t)
+	lab.NeedWorld(t)
 	require.Root(t)
 	targets := targetsOf("joined", 8, 3)
 	first, second := targets[8].addr.String(), targets[9].addr.String()
@@ -130,9 +131,9 @@ func TestAFullDiskRefusesTheSwapAndKeepsThePolicy(t *testing.T) {
 	s := prepare(t, "--state", dir, "--allow", first)
 	// A disk of a few pages, in a mount namespace of the sidecar's own.
 	unshare := require.Tool(t, "unshare")
-	s.wrap = []string{unshare, "-m", "sh", "-ec", `mount -t tmpfs -o size=16k none "$0"; exec "$@"`, dir}
-	s.begin(t)
-	s.awaitReady(t)
+	s.Wrap = []string{unshare, "-m", "sh", "-ec", `mount -t tmpfs -o size=16k none "$0"; exec "$@"`, dir}
+	s.Begin(t)
+	s.AwaitReady(t)
 	large := []string{second}
 	for i := range 2000 {
 		large = append(large, fmt.Sprintf("filler-%d.torture.test", i))
@@ -155,14 +156,14 @@ func TestAFullDiskRefusesTheSwapAndKeepsThePolicy(t *testing.T) {
 	if err != nil {
 		t.Errorf("a swap that fits: %v", err)
 	}
-	pid := s.worker(t)
+	pid := s.Worker(t)
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "another worker", func() bool {
+	lab.Eventually(t, "another worker", func() bool {
 		status, err := s.Status(t.Context())
 		return err == nil && status.PID != pid && status.Generation >= result.Generation
 	})
-	s.awaitReady(t)
+	s.AwaitReady(t)
 	check("after a restart of the worker")
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/exeat/exeat/audit"
 	"github.com/exeat/exeat/control/api"
+	"github.com/exeat/exeat/e2e/lab"
 )
 
 // TestRandomSwapsAmongLiveFlows swaps among random policies while flows of each
@@ -288,5 +289,5 @@ func linesBetween(log, about string, from, to int64) string {
 			found.WriteString("\n  " + strings.TrimSpace(line))
 		}
 	}
-	return tail(found.String(), 8000)
+	return lab.Tail(found.String(), 8000)
 }

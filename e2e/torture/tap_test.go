@@ -7,14 +7,12 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/exeat/exeat/e2e/lab"
 	"github.com/exeat/exeat/e2e/require"
 )
 
@@ -26,25 +24,13 @@ type segment struct {
 	out   bool // towards the target
 }
 
-// The ring that the kernel writes the heads of frames to (packet_mmap).
-const (
-	ringFrame  = 256
-	ringBlock  = 1 << 20
-	ringBlocks = 64
-	ringFrames = ringBlock / ringFrame * ringBlocks
-)
-
 // tap notes the data that goes to and from the targets on a link of ours: when,
 // and how long.
 type tap struct {
-	fd      int
-	ring    []byte
+	*lab.Ring
 	targets map[netip.Addr]bool
 	// lo says that what is sent is received on the same link: it is noted once.
-	lo   bool
-	stop atomic.Bool
-	done sync.WaitGroup
-	lost uint32
+	lo bool
 
 	mu       sync.Mutex
 	segments []segment
@@ -60,37 +46,14 @@ func openTap(t *testing.T, link string, targets []netip.Addr) *tap {
 	for _, a := range targets {
 		p.targets[a] = true
 	}
-	if err := p.open(iface.Index); errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+	if p.Ring, err = lab.OpenRing(iface.Index, p.note); errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		require.Root(t)
 		t.Fatal(err)
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	p.done.Go(p.read)
-	t.Cleanup(p.close)
+	t.Cleanup(p.Close)
 	return p
-}
-
-func (p *tap) open(index int) error {
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return os.NewSyscallError("socket", err)
-	}
-	p.fd = fd
-	if err := errors.Join(
-		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VERSION, unix.TPACKET_V2),
-		unix.SetsockoptTpacketReq(fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &unix.TpacketReq{
-			Block_size: ringBlock, Block_nr: ringBlocks, Frame_size: ringFrame, Frame_nr: ringFrames,
-		}),
-	); err != nil {
-		return os.NewSyscallError("setsockopt", err)
-	}
-	if p.ring, err = unix.Mmap(fd, 0, ringBlock*ringBlocks, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
-		return os.NewSyscallError("mmap", err)
-	}
-	// Bound only now, so that the ring has every frame.
-	all := uint16(unix.ETH_P_ALL)
-	return os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all<<8 | all>>8, Ifindex: index}))
 }
 
 // taken gives what was seen since it was asked last.
@@ -105,54 +68,22 @@ func (p *tap) taken() []segment {
 // seen ends the tap and gives the rest.
 func (p *tap) seen(t *testing.T) []segment {
 	t.Helper()
-	p.close()
-	if p.lost > 0 {
-		t.Errorf("the tap missed %d frames", p.lost)
+	p.Close()
+	if p.Lost > 0 {
+		t.Errorf("the tap missed %d frames", p.Lost)
 	}
 	return p.taken()
 }
 
-func (p *tap) close() {
-	if p.stop.Swap(true) {
+func (p *tap) note(f lab.Frame) {
+	if p.lo && !f.Outgoing {
 		return
 	}
-	p.done.Wait()
-	if stats, err := unix.GetsockoptTpacketStats(p.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
-		p.lost = stats.Drops
-	}
-	unix.Munmap(p.ring)
-	unix.Close(p.fd)
-}
-
-// read notes segments until the tap is stopped and nothing is waiting.
-func (p *tap) read() {
-	for at := 0; ; at = (at + 1) % ringFrames {
-		frame := p.ring[at*ringFrame : (at+1)*ringFrame]
-		status := (*uint32)(unsafe.Pointer(&frame[0]))
-		for atomic.LoadUint32(status)&unix.TP_STATUS_USER == 0 {
-			stopped := p.stop.Load()
-			n, err := unix.Poll([]unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}, 20)
-			if stopped && n == 0 || err != nil && !errors.Is(err, unix.EINTR) {
-				return
-			}
-		}
-		p.note(frame)
-		atomic.StoreUint32(status, unix.TP_STATUS_KERNEL)
-	}
-}
-
-// note reads a frame: struct tpacket2_hdr, sockaddr_ll, and the packet.
-func (p *tap) note(frame []byte) {
-	const header, packetType = 32, 10
-	if p.lo && frame[header+packetType] != unix.PACKET_OUTGOING {
-		return
-	}
-	snapped, start := endian.NativeEndian.Uint32(frame[8:]), int(endian.NativeEndian.Uint16(frame[14:]))
-	s, ok := p.parse(frame[start:min(start+int(snapped), len(frame))])
+	s, ok := p.parse(f.Packet)
 	if !ok {
 		return
 	}
-	s.at = int64(endian.NativeEndian.Uint32(frame[16:]))*1e9 + int64(endian.NativeEndian.Uint32(frame[20:]))
+	s.at = f.At
 	p.mu.Lock()
 	p.segments = append(p.segments, s)
 	p.mu.Unlock()
