@@ -57,7 +57,8 @@ func helloConfig() *tls.Config {
 	return &tls.Config{
 		GetConfigForClient: func(info *tls.ClientHelloInfo) (*tls.Config, error) {
 			if h, ok := info.Conn.(*helloConn); ok {
-				h.found, h.hello = true, namedBy(info)
+				h.found = true
+				h.hello = namedBy(info.ServerName, slices.Contains(info.Extensions, extensionECH))
 			}
 			return nil, errHelloRead
 		},
@@ -66,18 +67,19 @@ func helloConfig() *tls.Config {
 	}
 }
 
-// namedBy takes from a ClientHello the name it asks for. crypto/tls refuses two
-// names and a trailing dot; the grammar is ours.
-func namedBy(info *tls.ClientHelloInfo) clientHello {
-	if info.ServerName == "" {
+// namedBy takes the name that a ClientHello asks for; ech says that another one may
+// be encrypted in it. crypto/tls refuses two names and a trailing dot; the grammar is
+// ours.
+func namedBy(serverName string, ech bool) clientHello {
+	if serverName == "" {
 		return clientHello{finding: policy.FindingNoServerName}
 	}
-	host, err := policy.ParseWireHost(info.ServerName)
+	host, err := policy.ParseWireHost(serverName)
 	if err != nil {
 		return clientHello{finding: policy.FindingMalformed}
 	}
 	h := clientHello{name: host.Name, claimed: host.Addr}
-	if slices.Contains(info.Extensions, extensionECH) && h.name != "" {
+	if ech && h.name != "" {
 		h.finding = policy.FindingECH
 	}
 	return h
@@ -162,9 +164,12 @@ func (c *client) sniffTLS() sniffed {
 	return sniffed{wire: wireTLS, hello: hello}
 }
 
-// readHello has crypto/tls read the ClientHello, from what is recorded and what
-// comes; an error says that there is none, or not yet.
+// readHello reads the ClientHello, or has crypto/tls read it, from what is recorded
+// and what comes; an error says that there is none, or not yet.
 func (c *client) readHello() (clientHello, error) {
+	if name, ok := ordinaryHello(c.recorded); ok {
+		return namedBy(string(name), false), nil
+	}
 	c.next = 0
 	h := &helloConn{client: c}
 	err := tls.Server(h, c.p.hello).Handshake()
