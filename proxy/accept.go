@@ -101,20 +101,22 @@ func connOf(fd int) (*net.TCPConn, error) {
 }
 
 // acceptFrom waits for a connection. It is the runtime's Accept but for what that
-// does about each connection in case a goroutine is to read it.
-func acceptFrom(ln syscall.RawConn) (fd int, peer netip.AddrPort, err error) {
+// does about each connection in case a goroutine is to read it; waited says that
+// there was none at first.
+func acceptFrom(ln syscall.RawConn) (fd int, peer netip.AddrPort, waited bool, err error) {
 	var errno syscall.Errno
 	err = ln.Read(func(listener uintptr) bool {
 		fd, peer, errno = acceptNow(int(listener))
+		waited = waited || errno == unix.EAGAIN
 		return errno != unix.EAGAIN
 	})
 	if err == nil && errno != 0 {
 		err = errno
 	}
 	if err != nil {
-		return -1, peer, fmt.Errorf("accept: %w", err)
+		return -1, peer, waited, fmt.Errorf("accept: %w", err)
 	}
-	return fd, peer, nil
+	return fd, peer, waited, nil
 }
 
 // inherited sets on a listener what its connections inherit.

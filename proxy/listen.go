@@ -41,12 +41,12 @@ func (p *Proxy) ServeTransparent(ctx context.Context, ln *net.TCPListener) error
 		return fmt.Errorf("proxy: serve: %w", errors.Join(err, in.Close()))
 	}
 	d := &door{p: p, own: own, held: newHolder()}
-	return p.serve(ctx, ln, d.held, func() error {
-		fd, peer, err := acceptFrom(raw)
+	return p.serve(ctx, ln, d.held, func() (bool, error) {
+		fd, peer, waited, err := acceptFrom(raw)
 		if err == nil {
 			d.enter(ctx, fd, peer)
 		}
-		return err
+		return waited, err
 	})
 }
 
@@ -70,28 +70,33 @@ func (p *Proxy) ServeExplicit(ctx context.Context, ln *net.TCPListener) error {
 	p.setExplicit(own, true)
 	defer p.setExplicit(own, false)
 	held := newHolder()
-	return p.serve(ctx, ln, held, func() error {
+	return p.serve(ctx, ln, held, func() (bool, error) {
 		conn, err := ln.AcceptTCP()
 		if err != nil {
-			return err
+			return false, err
 		}
 		if !p.room() {
 			reset(conn)
-			return nil
+			return false, nil
 		}
 		c := &client{p: p, tcp: conn, in: conn}
 		if peer, err := addrPort(conn.RemoteAddr()); err == nil {
 			c.peer = peer
 		}
 		c.begin(ctx, held, p.explicitConn)
-		return nil
+		return false, nil
 	})
 }
 
 // serve has accept take one connection after the other until ctx ends. No error of
 // accept ends it: a proxy that exits for want of descriptors takes the sandbox's
 // only way out with it.
-func (p *Proxy) serve(ctx context.Context, ln *net.TCPListener, held *holder, accept func() error) error {
+func (p *Proxy) serve(ctx context.Context, ln *net.TCPListener, held *holder, accept func() (waited bool, err error)) error {
+	turns, err := newTurns()
+	if err != nil {
+		return fmt.Errorf("proxy: serve: %w", errors.Join(err, ln.Close()))
+	}
+	defer turns.close()
 	stop := context.AfterFunc(ctx, func() {
 		// Both only hasten the end; ln may have been closed by its owner.
 		if err := ln.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
@@ -105,7 +110,10 @@ func (p *Proxy) serve(ctx context.Context, ln *net.TCPListener, held *holder, ac
 	defer reserve.close()
 	backoff := 5 * time.Millisecond
 	for {
-		err := accept()
+		waited, err := accept()
+		if err == nil {
+			err = turns.taken(waited)
+		}
 		if err == nil {
 			backoff = 5 * time.Millisecond
 			continue
