@@ -244,22 +244,42 @@ func (h Hook) appendDevices(data []byte) []byte {
 	return data
 }
 
-// compiler makes messages of rules and sets. Rules are remembered, since most of
-// a ruleset is the same from swap to swap.
+// compiler makes messages of rules and sets. They are remembered, since most of a
+// ruleset is the same from swap to swap.
 type compiler struct {
 	nextID uint32 // of sets; it must differ within a transaction only
-	rules  map[string][]message
+	known  map[string][]message
 }
 
-// rememberedRules bounds the memory of a compiler: several rulesets.
-const rememberedRules = 4096
+// rememberedMax bounds the memory of a compiler: several rulesets.
+const rememberedMax = 4096
 
 // addSet makes a named set without elements.
 func (c *compiler) addSet(b *batch, t Table, name string, s Set) {
-	c.nextID++
-	n := s.native(t, name, c.nextID)
-	msgs, err := record(func(conn *nftables.Conn) error { return conn.AddSet(&n, nil) })
-	b.append("set "+name, msgs, err)
+	label := "set " + name
+	key := fmt.Sprintf("%s %s %s\x00%s", t.Family, t.Name, name, s.definition())
+	msgs, err := c.remembered(key, func() ([]message, error) {
+		c.nextID++
+		n := s.native(t, name, c.nextID)
+		return record(func(conn *nftables.Conn) error { return conn.AddSet(&n, nil) })
+	})
+	b.append(label, msgs, err)
+}
+
+// remembered gives the messages of a key, made where they are not known.
+func (c *compiler) remembered(key string, compile func() ([]message, error)) ([]message, error) {
+	if msgs, known := c.known[key]; known {
+		return msgs, nil
+	}
+	msgs, err := compile()
+	if err != nil {
+		return nil, err
+	}
+	if c.known == nil || len(c.known) >= rememberedMax {
+		c.known = map[string][]message{}
+	}
+	c.known[key] = msgs
+	return msgs, nil
 }
 
 func (s Set) native(t Table, name string, id uint32) nftables.Set {
@@ -309,19 +329,8 @@ func (c *compiler) addRule(b *batch, t Table, chain string, r Rule, names func(s
 			}
 		}
 	}
-	msgs, known := c.rules[key]
-	if !known {
-		var err error
-		if msgs, err = c.compileRule(t, chain, r, names); err != nil {
-			b.append(label, nil, err)
-			return
-		}
-		if c.rules == nil || len(c.rules) >= rememberedRules {
-			c.rules = map[string][]message{}
-		}
-		c.rules[key] = msgs
-	}
-	b.append(label, msgs, nil)
+	msgs, err := c.remembered(key, func() ([]message, error) { return c.compileRule(t, chain, r, names) })
+	b.append(label, msgs, err)
 }
 
 func (c *compiler) compileRule(t Table, chain string, r Rule, names func(string) string) ([]message, error) {

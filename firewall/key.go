@@ -15,11 +15,17 @@ import (
 // four bytes. An address is a netip.Addr, a port a uint16, a protocol or ICMP
 // type a uint8.
 func Key(parts ...any) string {
-	var b []byte
+	b := make([]byte, 0, 64) // stays on the stack: the string is its copy
 	for _, p := range parts {
 		switch v := p.(type) {
 		case netip.Addr:
-			b = append(b, v.AsSlice()...)
+			if v.Is4() {
+				four := v.As4()
+				b = append(b, four[:]...)
+			} else if v.IsValid() {
+				sixteen := v.As16()
+				b = append(b, sixteen[:]...)
+			}
 		case uint16:
 			b = append(b, byte(v>>8), byte(v), 0, 0)
 		case uint8:

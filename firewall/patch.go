@@ -1,12 +1,15 @@
 package firewall
 
 import (
+	"errors"
 	"iter"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/exeat/exeat/attribution"
 	"github.com/exeat/exeat/policy"
@@ -23,11 +26,10 @@ func (f *Firewall) patchLocked(c *policy.Compiled, attributed iter.Seq[attributi
 	if f.stale || old == nil || c == nil || f.in.Lockdown {
 		return false, false, nil
 	}
-	was, is := old.Document(), c.Document()
-	if was.Mode != is.Mode || old.HoldsDeniedName() != c.HoldsDeniedName() || !slices.Equal(old.Floor(), c.Floor()) {
+	if old.Document().Mode != c.Document().Mode || old.HoldsDeniedName() != c.HoldsDeniedName() || !slices.Equal(old.Floor(), c.Floor()) {
 		return false, false, nil
 	}
-	changed, names, ok := changedTargets(was, is)
+	changed, names, ok := changedTargets(old, c)
 	if !ok || len(names) > 0 && deniesByName(c) {
 		return false, false, nil
 	}
@@ -38,7 +40,11 @@ func (f *Firewall) patchLocked(c *policy.Compiled, attributed iter.Seq[attributi
 	if mixed(sets) {
 		return false, false, nil
 	}
-	if err := f.kernel.Change(joinedTable(), sets...); err != nil {
+	err = f.kernel.Change(joinedTable(), sets...)
+	if errors.Is(err, unix.ENFILE) {
+		return false, false, nil // a set that has outgrown its size is made anew
+	}
+	if err != nil {
 		return false, false, err
 	}
 	for _, a := range del {
@@ -48,12 +54,7 @@ func (f *Firewall) patchLocked(c *policy.Compiled, attributed iter.Seq[attributi
 		f.rememberLocked(a, now)
 	}
 	f.in.Policy = c
-	narrower = len(del) > 0 || slices.ContainsFunc(sets, func(c SetChange) bool {
-		if strings.HasPrefix(c.Set.Name, listDeny) {
-			return len(c.Add) > 0
-		}
-		return len(c.Del) > 0
-	})
+	narrower = slices.ContainsFunc(sets, func(c SetChange) bool { return len(c.Del) > 0 })
 	return true, narrower, nil
 }
 
@@ -61,57 +62,54 @@ func (f *Firewall) patchLocked(c *policy.Compiled, attributed iter.Seq[attributi
 // meanwhile may see one set before and another after the change, which is
 // harmless only where every change goes the same way.
 func mixed(changes []SetChange) bool {
-	var come, gone, allow, deny bool
+	var come, gone bool
 	for _, c := range changes {
 		come = come || len(c.Add) > 0
 		gone = gone || len(c.Del) > 0
-		denies := strings.HasPrefix(c.Set.Name, listDeny)
-		deny, allow = deny || denies, allow || !denies
 	}
-	return come && gone || allow && deny
+	return come && gone
 }
 
-// changedTargets compares two documents: which addresses' targets differ, by
-// list, and which name targets. ok is false where they differ by too much, or by
-// a range.
-func changedTargets(was, is policy.Document) (addrs map[string][]netip.Addr, names []policy.Target, ok bool) {
-	addrs = map[string][]netip.Addr{}
-	for _, l := range []struct {
-		list     string
-		was, now []policy.Target
-	}{{listAllow, was.Allowed, is.Allowed}, {listDeny, was.Denied, is.Denied}} {
-		gone, come := differing(l.was, l.now)
-		if len(gone)+len(come) > patchLimit {
+// changedTargets compares two policies: which allowed addresses' targets differ,
+// and which name targets. ok is false where they differ by too much, or by what
+// stands in a set of ranges, as every denied address may: the denial of an IPv4
+// address is also that of the IPv6 prefixes that lead there.
+func changedTargets(was, is *policy.Compiled) (addrs []netip.Addr, names []policy.Target, ok bool) {
+	allowed, denied := policy.Differing(was, is)
+	if len(allowed.Gone)+len(allowed.Come)+len(denied.Gone)+len(denied.Come) > patchLimit {
+		return nil, nil, false
+	}
+	for _, t := range slices.Concat(denied.Gone, denied.Come) {
+		if !t.IsName() {
 			return nil, nil, false
 		}
-		for _, t := range slices.Concat(gone, come) {
-			switch {
-			case t.IsName():
-				names = append(names, t)
-			case t.Prefix.Bits() < t.Prefix.Addr().BitLen(), t.Port == 53:
-				return nil, nil, false
-			case !slices.Contains(addrs[l.list], t.Prefix.Addr()):
-				addrs[l.list] = append(addrs[l.list], t.Prefix.Addr())
-			}
+		names = append(names, t)
+	}
+	for _, t := range slices.Concat(allowed.Gone, allowed.Come) {
+		switch {
+		case t.IsName():
+			names = append(names, t)
+		case t.Prefix.Bits() < t.Prefix.Addr().BitLen(), t.Port == 53:
+			return nil, nil, false
+		case !slices.Contains(addrs, t.Prefix.Addr()):
+			addrs = append(addrs, t.Prefix.Addr())
 		}
 	}
 	return addrs, names, true
 }
 
 // hostChanges says how the sets of exact addresses change for the addresses.
-func hostChanges(old, now *policy.Compiled, addrs map[string][]netip.Addr) []SetChange {
+func hostChanges(old, now *policy.Compiled, addrs []netip.Addr) []SetChange {
 	var changes []SetChange
-	for list, changed := range addrs {
-		was, is := placesOf(old, list, changed), placesOf(now, list, changed)
-		for p, set := range was {
-			if _, stays := is[p]; !stays {
-				changes = mergeChange(changes, SetChange{Set: set, Del: []Element{{Key: p.key}}})
-			}
+	was, is := placesOf(old, addrs), placesOf(now, addrs)
+	for p, set := range was {
+		if _, stays := is[p]; !stays {
+			changes = mergeChange(changes, SetChange{Set: set, Del: []Element{{Key: p.key}}})
 		}
-		for p, set := range is {
-			if _, stood := was[p]; !stood {
-				changes = mergeChange(changes, SetChange{Set: set, Add: []Element{{Key: p.key}}})
-			}
+	}
+	for p, set := range is {
+		if _, stood := was[p]; !stood {
+			changes = mergeChange(changes, SetChange{Set: set, Add: []Element{{Key: p.key}}})
 		}
 	}
 	return changes
@@ -131,74 +129,28 @@ func mergeChange(changes []SetChange, c SetChange) []SetChange {
 // place is an element of a set.
 type place struct{ set, key string }
 
-// placesOf are the elements that a policy has for some addresses; it looks at
-// every target, since several may mean the same.
-func placesOf(c *policy.Compiled, list string, addrs []netip.Addr) map[place]Set {
+// placesOf are the elements that a policy has for some allowed addresses.
+func placesOf(c *policy.Compiled, addrs []netip.Addr) map[place]Set {
 	places := map[place]Set{}
-	note := func(r policy.AddressRule) {
-		if r.Prefix.IsValid() && r.Prefix.Bits() == r.Prefix.Addr().BitLen() && slices.Contains(addrs, r.Prefix.Addr()) {
-			eachHost(list, r, func(s Set, key string) { places[place{s.Name, key}] = s })
-		}
-	}
-	d := c.Document()
-	targets := [][]policy.Target{d.Allowed}
-	if list == listDeny {
-		targets = [][]policy.Target{d.Denied, c.Floor()}
-		if d.Mode == policy.ModeDenylist {
-			for _, r := range metadataRules() {
-				note(r)
-			}
-		}
-	}
-	for _, some := range targets {
-		for i := range some {
-			if a := some[i].Prefix; a.IsValid() && slices.Contains(addrs, a.Addr()) {
-				note(targetRule(some[i]))
+	for _, addr := range addrs {
+		for _, r := range c.AllowedAddress(addr) {
+			for _, fam := range families() {
+				if addr.Is4() != fam.v4 {
+					continue
+				}
+				for _, p := range fam.protocols(r) {
+					if r.Port != 0 {
+						set := fam.hostSet(listAllow)
+						places[place{set.Name, Key(addr, r.Port, p)}] = set
+					} else {
+						set := fam.anySet(listAllow)
+						places[place{set.Name, Key(addr, p)}] = set
+					}
+				}
 			}
 		}
 	}
 	return places
-}
-
-// differing cuts off what two lists begin and end with alike.
-func differing(a, b []policy.Target) (gone, come []policy.Target) {
-	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
-		a, b = a[1:], b[1:]
-	}
-	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
-		a, b = a[:len(a)-1], b[:len(b)-1]
-	}
-	return a, b
-}
-
-// targetRule is what an address target covers.
-func targetRule(t policy.Target) policy.AddressRule {
-	r := policy.AddressRule{Prefix: t.Prefix, Port: t.Port}
-	switch t.Proto {
-	case policy.ProtocolTCP:
-		r.TCP = true
-	case policy.ProtocolUDP:
-		r.UDP = true
-	case policy.ProtocolUnset, policy.ProtocolAny:
-		r.TCP, r.UDP, r.ICMP = true, true, true
-	}
-	return r
-}
-
-// eachHost gives the elements of a rule for one address.
-func eachHost(list string, r policy.AddressRule, f func(Set, string)) {
-	for _, fam := range families() {
-		if r.Prefix.Addr().Is4() != fam.v4 {
-			continue
-		}
-		for _, p := range fam.protocols(r) {
-			if r.Port != 0 {
-				f(fam.hostSet(list), Key(r.Prefix.Addr(), r.Port, p))
-			} else {
-				f(fam.anySet(list), Key(r.Prefix.Addr(), p))
-			}
-		}
-	}
 }
 
 // openingChangesLocked compares what the kernel holds for addresses of names

@@ -14,7 +14,7 @@ import (
 // that changes everything.
 type plan struct {
 	kernel *Kernel
-	fills  []*batch // new sets
+	fills  []*batch // new sets, and what is in them
 	undo   *batch   // deletes them again
 	change *batch
 	live   map[setID]*liveSet
@@ -61,30 +61,42 @@ func (p *plan) table(t Table) error {
 // one forbidden packet in some hundred swaps.)
 func (p *plan) set(t Table, s Set, was *liveSet, standing inventory) *liveSet {
 	def := s.definition()
-	if was != nil && was.def == def && !s.Timeout && !was.unknown && slices.Equal(was.elements, s.Elements) {
+	ages := s.Timeout && len(s.Elements) > 0
+	if was != nil && was.def == def && !ages && !was.unknown && slices.Equal(was.elements, s.Elements) {
 		return was
 	}
 	name := s.Name
 	for standing.sets[name] {
 		name += "_"
 	}
-	b := newBatch()
+	b := p.fill()
 	b.addTable(t)
 	p.kernel.compiler.addSet(b, t, name, s)
-	p.fills = append(p.fills, b)
 	p.undo.delSet(t, name)
 	for elems := s.Elements; len(elems) > 0; {
-		n := min(len(elems), elementsPerFill)
-		b := newBatch()
-		b.elements(t.Family, t.Name, name, s, unix.NFT_MSG_NEWSETELEM, elems[:n])
-		p.fills = append(p.fills, b)
+		n := min(len(elems), elementsPerMessage)
+		p.fill().elements(t.Family, t.Name, name, s, unix.NFT_MSG_NEWSETELEM, elems[:n])
 		elems = elems[n:]
 	}
 	return &liveSet{name: name, def: def, elements: s.Elements}
 }
 
-// elementsPerFill keeps a transaction below the smallest send buffer.
-const elementsPerFill = 2 * elementsPerMessage
+// A transaction of new sets is at most maxFill bytes, and leaves a message's room in
+// the send buffer.
+const (
+	maxFill    = 512 << 10
+	maxMessage = 64 << 10
+)
+
+// fill is the transaction that new sets go into, a new one where the last is full.
+func (p *plan) fill() *batch {
+	most := max(min(p.kernel.sock.room-maxMessage, maxFill), 0)
+	if n := len(p.fills); n > 0 && len(p.fills[n-1].buf) < most {
+		return p.fills[n-1]
+	}
+	p.fills = append(p.fills, newBatch())
+	return p.fills[len(p.fills)-1]
+}
 
 // chains plans the chains of a table with their rules.
 func (p *plan) chains(t Table, standing inventory, names map[string]string) error {

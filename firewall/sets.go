@@ -75,12 +75,15 @@ func addressSets(list string, rules []policy.AddressRule) []Set {
 	for _, f := range families() {
 		host, exact, net := f.hostSet(list), f.anySet(list), f.netSet(list)
 		var ranges []policy.AddressRule
-		for _, r := range rules {
+		for i, r := range rules {
 			switch {
 			case r.Prefix.Addr().Is4() != f.v4:
 			case r.Prefix.Bits() < r.Prefix.Addr().BitLen():
 				ranges = append(ranges, r)
 			case r.Port != 0:
+				if host.Elements == nil {
+					host.Elements = make([]Element, 0, len(rules)-i)
+				}
 				for _, p := range f.protocols(r) {
 					host.Elements = append(host.Elements, Element{Key: Key(r.Prefix.Addr(), r.Port, p)})
 				}
@@ -90,11 +93,27 @@ func addressSets(list string, rules []policy.AddressRule) []Set {
 				}
 			}
 		}
-		host.Elements, exact.Elements = unique(host.Elements), unique(exact.Elements)
+		for _, s := range []*Set{&host, &exact} {
+			s.Elements = unique(s.Elements)
+			s.Size = roomFor(len(s.Elements))
+		}
 		net.Elements = f.rangeElements(ranges)
 		sets = append(sets, host, exact, net)
 	}
 	return sets
+}
+
+// sizedFrom is from how many elements on a set gets a size.
+const sizedFrom = 256
+
+// roomFor is the size of a set of n exact elements: of one whose size it knows the
+// kernel makes a hash table that never has to grow, and takes a new element in half
+// the time. There is room for those that swaps will add in place.
+func roomFor(n int) int {
+	if n < sizedFrom {
+		return 0
+	}
+	return n + max(n/4, 1024)
 }
 
 // protocols are those that a rule covers; ICMP has no ports.

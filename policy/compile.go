@@ -25,6 +25,7 @@ type Compiled struct {
 	allowed    *index
 	denied     *index
 	floor      *index
+	digests    [2][]uint64                // of the allowed targets and of the denied ones, see Differing
 	ancestors  func() map[string]struct{} // made when first asked for
 }
 
@@ -52,6 +53,7 @@ func Compile(d Document, o Options) *Compiled {
 	c.ancestors = sync.OnceValue(func() map[string]struct{} { return ancestorsOf(allowed) })
 	c.denied = newIndex(d.Denied, deniedList, "")
 	c.floor = newIndex(o.Floor, deniedList, "floor:")
+	c.digests = [2][]uint64{digestsOf(d.Allowed), digestsOf(d.Denied)}
 	return c
 }
 

@@ -365,9 +365,13 @@ func (x *index) holdsName() bool { return len(x.exact)+len(x.wild) > 0 }
 // addressRules are the address targets in document order, for the kernel.
 func (x *index) addressRules() []AddressRule {
 	var rules []AddressRule
-	for _, r := range x.rules[1:] {
+	for i := range x.rules[1:] {
+		r := &x.rules[1+i]
 		if r.target.IsName() {
 			continue
+		}
+		if rules == nil {
+			rules = make([]AddressRule, 0, len(x.rules)-1-i)
 		}
 		rules = append(rules, AddressRule{
 			Prefix: r.target.Prefix, Port: r.target.Port,
