@@ -45,9 +45,10 @@ type arrival struct {
 	reads int
 	// empty: the last read found nothing.
 	empty bool
-	// opening and route are set while the upstream is waited for.
+	// opening, what it was judged by and the address dialled are set while the
+	// upstream is waited for.
 	opening opening
-	route   route
+	policy  *policy.Compiled
 	dialled netip.Addr
 }
 
@@ -115,7 +116,7 @@ func (a *arrival) Read(b []byte) (int, error) {
 
 // step goes on with the arrival, and says whether it is a flow now.
 func (a *arrival) step() (flow bool) {
-	if a.route.addrs != nil {
+	if a.policy != nil {
 		return a.answered()
 	}
 	if a.tunnel.ends[clientEnd].readable {
@@ -155,24 +156,35 @@ func (a *arrival) greeted() {
 		a.leave(p.transparentConn)
 		return
 	}
-	r, ok := p.knownRoute(pol, v)
-	if !ok {
+	if !p.knows(pol, &v) {
 		a.leave(p.transparentConn)
 		return
 	}
 	a.opening = opening{verdict: v, id: p.record(v)}
-	a.route, a.dialled = r, r.addrs[0]
+	a.policy, a.dialled = pol, v.direct
 	a.dial()
 }
+
+// hasFurther says that there may be further addresses.
+func (a *arrival) hasFurther() bool { return a.opening.name != "" }
+
+// further is the route to these.
+func (a *arrival) further() route {
+	o := a.opening
+	return route{port: o.subject.port, further: a.client.p.further(a.policy, o.verdict)}
+}
+
+// to is where the connection goes that is being made.
+func (a *arrival) to() netip.AddrPort { return netip.AddrPortFrom(a.dialled, a.opening.subject.port) }
 
 // dial begins the connection to the upstream.
 func (a *arrival) dial() {
 	p := a.client.p
 	a.due = time.Now().Add(p.cfg.Limits.DialTimeout)
-	if a.route.further != nil {
+	if a.hasFurther() {
 		a.due = time.Now().Add(attemptDelay)
 	}
-	fd, err := p.cfg.Connect(netip.AddrPortFrom(a.dialled, a.route.port))
+	fd, err := p.cfg.Connect(a.to())
 	if err != nil {
 		a.failed(err)
 		return
@@ -202,11 +214,9 @@ func (a *arrival) answered() (flow bool) {
 // addresses they are tried.
 func (a *arrival) failed(err error) {
 	p, o := a.client.p, a.opening
-	to := net.TCPAddrFromAddrPort(netip.AddrPortFrom(a.dialled, a.route.port))
-	err = &net.OpError{Op: "dial", Net: "tcp", Addr: to, Err: err}
-	if a.route.further != nil {
-		r := a.route
-		r.addrs = nil
+	err = &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(a.to()), Err: err}
+	if a.hasFurther() {
+		r := a.further()
 		a.leave(func(ctx context.Context, c *client) { p.reach(ctx, c, o, r, err) })
 		return
 	}
@@ -216,11 +226,11 @@ func (a *arrival) failed(err error) {
 
 // late gives an arrival that takes too long a goroutine.
 func (a *arrival) late() {
-	p, o, r := a.client.p, a.opening, a.route
+	p, o := a.client.p, a.opening
 	switch {
-	case r.addrs == nil:
+	case a.policy == nil:
 		a.leave(p.transparentConn)
-	case r.further == nil:
+	case !a.hasFurther():
 		a.failed(os.ErrDeadlineExceeded)
 	default:
 		fd, ok := a.tunnel.worker.part(a.tunnel, upstreamEnd)
@@ -232,7 +242,8 @@ func (a *arrival) late() {
 			a.failed(err)
 			return
 		}
-		r.begun = begun
+		r := a.further()
+		r.addrs, r.begun = []netip.Addr{a.dialled}, begun
 		a.leave(func(ctx context.Context, c *client) { p.reach(ctx, c, o, r, nil) })
 	}
 }

@@ -71,14 +71,25 @@ func (p *Proxy) route(ctx context.Context, c *policy.Compiled, v verdict) (route
 
 // knownRoute is the route of a verdict whose address is known without resolving.
 func (p *Proxy) knownRoute(c *policy.Compiled, v verdict) (r route, ok bool) {
-	r = route{port: v.subject.port, addrs: []netip.Addr{v.direct}}
-	if v.name == "" {
-		return r, true
-	}
-	if !v.direct.IsValid() || p.checkAddress(c, v.name, v.direct, r.port).Verdict != policy.Allow {
+	if !p.knows(c, &v) {
 		return route{}, false
 	}
-	r.further = func(ctx context.Context) []netip.Addr {
+	r = route{port: v.subject.port, addrs: []netip.Addr{v.direct}}
+	if v.name != "" {
+		r.further = p.further(c, v)
+	}
+	return r, true
+}
+
+// knows says that the address to dial for v, or to dial first where v has a name,
+// is known without resolving.
+func (p *Proxy) knows(c *policy.Compiled, v *verdict) bool {
+	return v.name == "" || v.direct.IsValid() && p.checkAddress(c, v.name, v.direct, v.subject.port).Verdict == policy.Allow
+}
+
+// further asks for the addresses of v's name beside the one that is known.
+func (p *Proxy) further(c *policy.Compiled, v verdict) func(context.Context) []netip.Addr {
+	return func(ctx context.Context) []netip.Addr {
 		// That the name cannot be resolved again is no news: its address failed.
 		addrs, _, err := p.resolve(ctx, c, v)
 		if err != nil {
@@ -86,7 +97,6 @@ func (p *Proxy) knownRoute(c *policy.Compiled, v verdict) (r route, ok bool) {
 		}
 		return slices.DeleteFunc(addrs, func(a netip.Addr) bool { return a == v.direct })
 	}
-	return r, true
 }
 
 // resolve asks for the addresses of v's name and keeps those that may be

@@ -3,6 +3,7 @@
 package proxy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -30,10 +31,17 @@ const (
 // worker moves the bytes of many tunnels from one goroutine: a tunnel costs no
 // goroutine, no stack and no buffer of its own while nothing is under way.
 type worker struct {
-	poll    *os.File        // an epoll set, which the runtime's poller watches in turn
-	raw     syscall.RawConn // of poll
-	fd      int             // of poll
-	wake    int             // eventfd
+	poll   *os.File        // an epoll set, which the runtime's poller watches in turn
+	raw    syscall.RawConn // of poll
+	fd     int             // of poll
+	events []unix.EpollEvent
+	// look reads events, as raw.Read has it; looked is what it found.
+	look   func(fd uintptr) (done bool)
+	looked struct {
+		n   int
+		err error
+	}
+	wake    int // eventfd
 	buffer  []byte
 	pipes   pipes
 	turns   []*tunnel // have something to do
@@ -100,9 +108,13 @@ func newWorker(workers int) (*worker, error) {
 	w := &worker{
 		arrivals: map[*tunnel]struct{}{},
 		poll:     file, raw: raw, fd: poll, wake: wake,
-		buffer: make([]byte, readBuffer),
-		start:  time.Now(), heldMax: heldMax,
+		events: make([]unix.EpollEvent, 128), buffer: make([]byte, readBuffer),
+		start: time.Now(), heldMax: heldMax,
 		pipes: pipes{bigMax: max(1, maxBigPipes/workers), smallMax: max(1, maxSmallPipes/workers)},
+	}
+	w.look = func(uintptr) bool {
+		w.looked.n, w.looked.err = epollNow(w.fd, w.events)
+		return w.looked.n > 0 || w.looked.err != nil
 	}
 	w.tick = time.AfterFunc(time.Hour, w.ticked)
 	w.tick.Stop()
@@ -157,15 +169,14 @@ func (w *worker) load() int {
 
 // run moves bytes until close; every tunnel has ended when it returns.
 func (w *worker) run() {
-	events := make([]unix.EpollEvent, 128)
 	for more := false; ; {
-		n, err := w.ready(events, !more && len(w.turns) == 0)
+		n, err := w.ready(!more && len(w.turns) == 0)
 		if err != nil {
 			// EBADF, EFAULT, EINVAL: none can come about, and none can be survived.
 			panic(fmt.Sprintf("wait for sockets: %v", err))
 		}
 		w.now = time.Since(w.start)
-		closing := w.find(events[:n])
+		closing := w.find(w.events[:n])
 		for _, p := range w.pending {
 			p.tunnel.note(p.end, p.events)
 		}
@@ -193,15 +204,13 @@ func (w *worker) run() {
 // done by the runtime's poller, which watches the epoll set like any descriptor: a
 // thread blocked in epoll_wait would keep its processor from the rest of the program
 // until the scheduler notices.
-func (w *worker) ready(events []unix.EpollEvent, wait bool) (n int, err error) {
+func (w *worker) ready(wait bool) (n int, err error) {
 	if !wait {
-		return epollNow(w.fd, events)
+		return epollNow(w.fd, w.events)
 	}
-	waitErr := w.raw.Read(func(fd uintptr) bool {
-		n, err = epollNow(int(fd), events)
-		return n > 0 || err != nil
-	})
-	return n, errors.Join(err, waitErr)
+	// What look says must not be made anew for every wait.
+	err = w.raw.Read(w.look)
+	return w.looked.n, cmp.Or(w.looked.err, err)
 }
 
 // find looks up the tunnels of the events, and says whether the worker is to end.
