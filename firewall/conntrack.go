@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"encoding/binary"
+	"errors"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -32,29 +33,75 @@ func (s *socket) directFlows(mark uint32, f func(flow)) error {
 	data = appendAttr(data, ctMarkAttr, binary.BigEndian.AppendUint32(nil, mark))
 	data = appendAttr(data, ctMaskAttr, binary.BigEndian.AppendUint32(nil, 0xffffffff))
 	return s.dump(ctGet, unix.NLM_F_DUMP, data, func(_ unix.NlMsghdr, data []byte) error {
-		if len(data) < 4 {
-			return errShortMessage
-		}
-		var one flow
-		marked := false
-		var tupleErr error
-		err := attributes(data[4:], func(typ uint16, b []byte) {
-			switch typ {
-			case ctTupleOrig:
-				one, tupleErr = parseTuple(b)
-			case ctMarkAttr:
-				// Kernels that do not filter are filtered here.
-				marked = len(b) == 4 && binary.BigEndian.Uint32(b) == mark
-			}
-		})
-		if err == nil {
-			err = tupleErr
-		}
-		if err == nil && marked && one.remote.Addr().IsValid() {
+		// Kernels that do not filter are filtered here.
+		one, marked, err := parseFlow(data)
+		if err == nil && marked == mark && one.remote.Addr().IsValid() {
 			f(one)
 		}
 		return err
 	})
+}
+
+// parseFlow reads one flow and its mark.
+func parseFlow(data []byte) (one flow, mark uint32, err error) {
+	if len(data) < 4 {
+		return one, 0, errShortMessage
+	}
+	var tupleErr error
+	err = attributes(data[4:], func(typ uint16, b []byte) {
+		switch typ {
+		case ctTupleOrig:
+			one, tupleErr = parseTuple(b)
+		case ctMarkAttr:
+			if len(b) == 4 {
+				mark = binary.BigEndian.Uint32(b)
+			}
+		}
+	})
+	return one, mark, errors.Join(err, tupleErr)
+}
+
+// withMark keeps the TCP flows, known by their sockets' ends, that are tracked
+// under the mark, and notes how the kernel names them.
+func (s *socket) withMark(flows []flow, mark uint32) ([]flow, error) {
+	requests := make([][]byte, len(flows))
+	for i, f := range flows {
+		requests[i] = appendAttr(nfgen(f.family(), 0), ctTupleOrig|unix.NLA_F_NESTED, f.appendTuple(nil))
+	}
+	var marked []flow
+	err := s.many(ctGet, requests, func(i int, _ unix.NlMsghdr, data []byte) error {
+		found, of, err := parseFlow(data)
+		if err == nil && of == mark && found.local == flows[i].local && found.remote == flows[i].remote {
+			marked = append(marked, found)
+		}
+		return err
+	})
+	return marked, err
+}
+
+func (f flow) family() Family {
+	if f.remote.Addr().Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// appendTuple writes the flow's ends as the attributes of CTA_TUPLE_ORIG.
+func (f flow) appendTuple(b []byte) []byte {
+	src, dst := uint16(1), uint16(2) // CTA_IP_V4_SRC, CTA_IP_V4_DST
+	if !f.remote.Addr().Is4() {
+		src, dst = 3, 4
+	}
+	b, at := beginNested(b, ctTupleIP)
+	b = appendAttr(b, src, f.local.Addr().AsSlice())
+	b = appendAttr(b, dst, f.remote.Addr().AsSlice())
+	endNested(b, at)
+	b, at = beginNested(b, ctTupleL4)
+	b = appendAttr(b, 1, []byte{f.proto}) // CTA_PROTO_NUM, _SRC_PORT, _DST_PORT
+	b = appendAttr(b, 2, binary.BigEndian.AppendUint16(nil, f.local.Port()))
+	b = appendAttr(b, 3, binary.BigEndian.AppendUint16(nil, f.remote.Port()))
+	endNested(b, at)
+	return b
 }
 
 func parseTuple(b []byte) (flow, error) {
@@ -98,35 +145,11 @@ func parseTuple(b []byte) (flow, error) {
 	return f, err
 }
 
-// deleteFlows forgets flows, many a message; those gone already are no error.
+// deleteFlows forgets flows; those gone already are no error.
 func (s *socket) deleteFlows(flows []flow) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for len(flows) > 0 {
-		n := min(len(flows), elementsPerMessage)
-		var b []byte
-		for _, f := range flows[:n] {
-			family := uint8(unix.AF_INET6)
-			if f.remote.Addr().Is4() {
-				family = unix.AF_INET
-			}
-			data := appendAttr(nfgen(Family(family), 0), ctTupleOrig|unix.NLA_F_NESTED, f.tuple)
-			s.seq++
-			b = appendMessage(b, ctDelete, unix.NLM_F_REQUEST, s.seq, data)
-		}
-		if err := s.send(b); err != nil {
-			return err
-		}
-		err := s.receive(func(h unix.NlMsghdr, data []byte) error {
-			if h.Type == unix.NLMSG_ERROR {
-				return ignoreGone(errno(data))
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		flows = flows[n:]
+	requests := make([][]byte, len(flows))
+	for i, f := range flows {
+		requests[i] = appendAttr(nfgen(f.family(), 0), ctTupleOrig|unix.NLA_F_NESTED, f.tuple)
 	}
-	return nil
+	return s.many(ctDelete, requests, func(int, unix.NlMsghdr, []byte) error { return nil })
 }

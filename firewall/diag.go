@@ -17,6 +17,9 @@ const (
 	diagIDSize       = 48 // struct inet_diag_sockid
 	diagMsgSize      = 72 // struct inet_diag_msg
 	allStates        = 0xffffffff
+	// openStates are those of TCP that somebody may wait in (tcp_states.h): not
+	// TIME_WAIT (6), CLOSE (7), LISTEN (10) and SYN_RECV (3).
+	openStates = 1<<1 | 1<<2 | 1<<4 | 1<<5 | 1<<8 | 1<<9 | 1<<11
 )
 
 func openDiag() (*socket, error) {
@@ -36,9 +39,9 @@ type diagID struct {
 func anyCookie() [8]byte { return [8]byte{255, 255, 255, 255, 255, 255, 255, 255} }
 
 // diagRequest is struct inet_diag_req_v2.
-func diagRequest(family, protocol uint8, id diagID) []byte {
+func diagRequest(family, protocol uint8, states uint32, id diagID) []byte {
 	b := []byte{family, protocol, 0, 0}
-	b = binary.NativeEndian.AppendUint32(b, allStates)
+	b = binary.NativeEndian.AppendUint32(b, states)
 	b = binary.BigEndian.AppendUint16(b, id.local.Port())
 	b = binary.BigEndian.AppendUint16(b, id.remote.Port())
 	for _, a := range [2]netip.Addr{id.local.Addr(), id.remote.Addr()} {
@@ -52,21 +55,46 @@ func diagRequest(family, protocol uint8, id diagID) []byte {
 
 // diagMsg is what we read of struct inet_diag_msg.
 type diagMsg struct {
-	remotePort uint16
-	cookie     [8]byte
-	inode      uint32
+	local, remote netip.AddrPort
+	cookie        [8]byte
+	inode         uint32
 }
 
 func parseDiag(b []byte) (diagMsg, []byte, error) {
 	if len(b) < diagMsgSize {
 		return diagMsg{}, nil, errShortMessage
 	}
+	addr := func(at int) netip.Addr {
+		if b[0] == unix.AF_INET {
+			return netip.AddrFrom4([4]byte(b[at:]))
+		}
+		return netip.AddrFrom16([16]byte(b[at:])).Unmap()
+	}
 	m := diagMsg{
-		remotePort: binary.BigEndian.Uint16(b[6:]),
-		inode:      binary.NativeEndian.Uint32(b[68:]),
+		local:  netip.AddrPortFrom(addr(8), binary.BigEndian.Uint16(b[4:])),
+		remote: netip.AddrPortFrom(addr(24), binary.BigEndian.Uint16(b[6:])),
+		inode:  binary.NativeEndian.Uint32(b[68:]),
 	}
 	copy(m.cookie[:], b[4+40:4+diagIDSize])
 	return m, b[diagMsgSize:], nil
+}
+
+// openTCP lists the TCP sockets of the namespace that have a remote end.
+func (s *socket) openTCP(f func(local, remote netip.AddrPort)) error {
+	for _, family := range [2]uint8{unix.AF_INET, unix.AF_INET6} {
+		request := diagRequest(family, unix.IPPROTO_TCP, openStates, diagID{})
+		err := s.dump(sockDiagByFamily, unix.NLM_F_DUMP, request, func(_ unix.NlMsghdr, data []byte) error {
+			m, _, err := parseDiag(data)
+			if err == nil {
+				f(m.local, m.remote)
+			}
+			return err
+		})
+		if ignoreGone(err) != nil { // a kernel that cannot list them lists none
+			return os.NewSyscallError("SOCK_DIAG_BY_FAMILY", err)
+		}
+	}
+	return nil
 }
 
 // destroySockets aborts the local sockets of flows: whoever reads or writes one
@@ -74,6 +102,7 @@ func parseDiag(b []byte) (diagMsg, []byte, error) {
 // Sockets that are gone already are no error.
 func destroySockets(d *socket, flows []flow) error {
 	var errs []error
+	var requests [][]byte
 	for _, f := range flows {
 		family := uint8(unix.AF_INET6)
 		if f.local.Addr().Is4() {
@@ -92,9 +121,10 @@ func destroySockets(d *socket, flows []flow) error {
 		default:
 			continue
 		}
-		errs = append(errs, ignoreGone(d.destroy(family, f.proto, id)))
+		requests = append(requests, diagRequest(family, f.proto, allStates, id))
 	}
-	return errors.Join(errs...)
+	err := d.many(sockDestroy, requests, func(int, unix.NlMsghdr, []byte) error { return nil })
+	return errors.Join(append(errs, os.NewSyscallError("SOCK_DESTROY", err))...)
 }
 
 func ignoreGone(err error) error {
@@ -104,15 +134,11 @@ func ignoreGone(err error) error {
 	return err
 }
 
-func (s *socket) destroy(family, protocol uint8, id diagID) error {
-	return os.NewSyscallError("SOCK_DESTROY", s.dump(sockDestroy, unix.NLM_F_ACK, diagRequest(family, protocol, id), func(unix.NlMsghdr, []byte) error { return nil }))
-}
-
 // findUDP looks for the socket that would receive the flow's answers.
 func (s *socket) findUDP(family uint8, id diagID) (cookie [8]byte, connected bool, err error) {
-	err = s.dump(sockDiagByFamily, 0, diagRequest(family, unix.IPPROTO_UDP, id), func(_ unix.NlMsghdr, data []byte) error {
+	err = s.dump(sockDiagByFamily, 0, diagRequest(family, unix.IPPROTO_UDP, allStates, id), func(_ unix.NlMsghdr, data []byte) error {
 		m, _, err := parseDiag(data)
-		cookie, connected = m.cookie, m.remotePort != 0
+		cookie, connected = m.cookie, m.remote.Port() != 0
 		return err
 	})
 	return cookie, connected, err

@@ -75,7 +75,7 @@ func TestWithoutControlGroupsOurUIDAndSecretsTellUsApart(t *testing.T) {
 	}
 	l := newLab(t)
 	l.enforce(`"no-network"`, func(in *JoinedInput) {
-		in.Own = Own{UID: fallbackUID}
+		in.Own = Own{UID: fallbackUID, Bears: NewSecrets(ProbeMark)}
 		in.Policy = compiled(t, fmt.Sprintf(`{"network_mode":"allowlist","allowed_hosts":["%s"]}`, allowed4))
 	})
 	var attacks atomic.Int32
@@ -90,11 +90,12 @@ func TestWithoutControlGroupsOurUIDAndSecretsTellUsApart(t *testing.T) {
 	go func() { done <- log.Run(ctx) }()
 	wrong := NewSecrets(0)
 	to := denied4 + ":8443"
-	if err := sendAs(t, fallbackUID, &l.in.Secrets, to); err != nil {
+	if err := sendAs(t, fallbackUID, &l.in.Own.Bears, to); err != nil {
 		t.Errorf("our uid with the secrets: %v", err)
 	}
 	for who, err := range map[string]error{
-		"another uid with the secrets":      sendAs(t, 4711, &l.in.Secrets, to),
+		"another uid with the secrets":      sendAs(t, 4711, &l.in.Own.Bears, to),
+		"our uid with what packets bear":    sendAs(t, fallbackUID, &l.in.Secrets, to),
 		"our uid with other secrets":        sendAs(t, fallbackUID, &wrong, to),
 		"our uid without secrets":           sendAs(t, fallbackUID, nil, to),
 		"a program of the sandbox, as root": sendAs(t, 0, nil, to),
@@ -103,7 +104,7 @@ func TestWithoutControlGroupsOurUIDAndSecretsTellUsApart(t *testing.T) {
 			t.Errorf("%s: %v, want EPERM", who, err)
 		}
 	}
-	waitFor(t, func() bool { return attacks.Load() == 2 })
+	waitFor(t, func() bool { return attacks.Load() == 3 })
 	if out := l.agent("send", allowed4+":8443", "x"); !strings.Contains(out, "done") {
 		t.Errorf("the agent to what is allowed: %s", out)
 	}

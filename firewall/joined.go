@@ -77,12 +77,14 @@ type Ports struct{ TCP, DNS, Explicit uint16 }
 type Secrets struct{ Mark, Priority uint32 }
 
 // Own tells our sockets from the agent's: by control group, or where that
-// cannot be matched (Cgroup 0) by a uid that nobody else has, together with the
-// Secrets on the socket.
+// cannot be matched (Cgroup 0) by a uid that nobody else has, together with what
+// the sockets bear. That is not the Secrets of the ruleset: whoever asks for
+// sockets is told their priority (inet_diag(7)).
 type Own struct {
 	Level  uint32
 	Cgroup uint64
 	UID    uint32
+	Bears  Secrets
 }
 
 func rule(statements ...Statement) Rule { return NewRule(statements...) }
@@ -176,14 +178,14 @@ func (j *joined) own() []Statement {
 	if j.Own.Cgroup != 0 {
 		return append(s, InCgroup(j.Own.Level, j.Own.Cgroup))
 	}
-	return []Statement{UID(j.Own.UID), Mark(j.Secrets.Mark), Priority(j.Secrets.Priority)}
+	return []Statement{UID(j.Own.UID), Mark(j.Own.Bears.Mark), Priority(j.Own.Bears.Priority)}
 }
 
 func (j *joined) asReceiver() Statement {
 	if j.Own.Cgroup != 0 {
 		return InCgroup(j.Own.Level, j.Own.Cgroup)
 	}
-	return SocketMark(j.Secrets.Mark)
+	return SocketMark(j.Own.Bears.Mark)
 }
 
 // with makes a rule of shared statements and more.

@@ -25,7 +25,9 @@ func (j *joined) output() Chain {
 		if j.ProbeMark != 0 {
 			forged = append(forged, NotMark(j.ProbeMark))
 		}
-		rules = append(rules, with(forged, j.log(attackPrefix), Drop()).Comments("our uid without the secrets: somebody took it"))
+		rules = append(rules,
+			with(forged, j.log(attackPrefix), Drop()).Comments("our uid without the secrets: somebody took it"),
+			with(slices.Concat([]Statement{To(j.engine)}, forged[:1], forged[2:]), j.log(attackPrefix), Drop()).Comments("the one destination on lo that would tell a right guess from a wrong one"))
 	}
 	rules = append(rules,
 		rule(L4(unix.IPPROTO_ICMPV6), Jump("neighbours")),
@@ -58,10 +60,12 @@ func (j *joined) neighbours() Chain {
 }
 
 // tail lets out what the kernel sends for our flows when their socket is gone:
-// last acknowledgements and resets. A packet of any socket is forged here.
+// last acknowledgements and resets. A packet of any socket is forged here. On lo,
+// where nothing wipes the secrets off, none are put on.
 func (j *joined) tail() Chain {
 	return Chain{Name: "tail", Rules: []Rule{
 		rule(HasSocket(), Count(), Drop()),
+		rule(OutIface("lo"), Accept()),
 		rule(Goto("stamp")),
 	}}
 }
@@ -78,6 +82,9 @@ func (j *joined) ownChains() []Chain {
 		local = append(local,
 			rule(To(j.engine), CTState(StateNew), SetCTMark(ctOwn)),
 			rule(To(j.engine), CTNotMark(ctOwn), Count(), Drop()).Comments("a flow that somebody prepared (B43)"))
+	}
+	if j.Own.Cgroup == 0 {
+		local = append(local, rule(SetMark(0), SetPriority(0), Accept()).Comments("a packet tap on lo must not see what our sockets bear"))
 	}
 	local = append(local, rule(Accept()))
 	own := []Rule{
@@ -111,6 +118,9 @@ func (j *joined) listeners() []uint16 {
 // agent judges what the agent sends, whatever marks it bears.
 func (j *joined) agent() Chain {
 	rules := []Rule{rule(SetMark(0))}
+	if j.Own.Cgroup == 0 {
+		rules = []Rule{rule(SetMark(0), SetPriority(0))} // the answers of our listeners
+	}
 	if j.EngineDNS {
 		answer := []Statement{From(j.engine), CTMark(ctOwn), CTReply(), CTDNAT()}
 		if j.NetRaw {

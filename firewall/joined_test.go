@@ -75,7 +75,7 @@ func TestJoinedRulesetsAreAsWrittenAndTheKernelListsThem(t *testing.T) {
 			in.EngineDNS, in.NetRaw = true, true
 			in.EngineUpstreams = []netip.Addr{netip.MustParseAddr("198.51.100.1")}
 			in.Inbound = []policy.Opening{{Port: 8080}, {Port: 5000, Protocol: policy.UDP}}
-			in.Own = Own{UID: 61234}
+			in.Own = Own{UID: 61234, Bears: Secrets{Mark: 0x55443322, Priority: 0x11223344}}
 			in.V6 = Ports{}
 			in.Links = nil
 			return in

@@ -193,6 +193,40 @@ func (s *socket) dump(typ uint16, flags uint16, data []byte, f func(h unix.NlMsg
 	})
 }
 
+// many makes requests of one type, hundreds in a system call, and hands each answer
+// to f with the number of its request. What a request is about being gone is no
+// error.
+func (s *socket) many(typ uint16, requests [][]byte, f func(i int, h unix.NlMsghdr, data []byte) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for from := 0; from < len(requests); from += elementsPerMessage {
+		some := requests[from:min(from+elementsPerMessage, len(requests))]
+		var b []byte
+		first := s.seq + 1
+		for _, r := range some {
+			s.seq++
+			b = appendMessage(b, typ, unix.NLM_F_REQUEST, s.seq, r)
+		}
+		if err := s.send(b); err != nil {
+			return err
+		}
+		err := s.receive(func(h unix.NlMsghdr, data []byte) error {
+			i := int(h.Seq - first)
+			switch {
+			case i < 0 || i >= len(some):
+				return nil
+			case h.Type == unix.NLMSG_ERROR:
+				return ignoreGone(errno(data))
+			}
+			return f(from+i, h, data)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func appendMessage(b []byte, typ, flags uint16, seq uint32, data []byte) []byte {
 	b = binary.NativeEndian.AppendUint32(b, uint32(unix.NLMSG_HDRLEN+len(data)))
 	b = binary.NativeEndian.AppendUint16(b, typ)

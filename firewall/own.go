@@ -113,7 +113,7 @@ func (s *probeSocket) cgroup() (id uint64, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
-	err = d.dump(sockDiagByFamily, unix.NLM_F_DUMP, diagRequest(unix.AF_INET, unix.IPPROTO_UDP, diagID{}), func(_ unix.NlMsghdr, data []byte) error {
+	err = d.dump(sockDiagByFamily, unix.NLM_F_DUMP, diagRequest(unix.AF_INET, unix.IPPROTO_UDP, allStates, diagID{}), func(_ unix.NlMsghdr, data []byte) error {
 		m, attrs, err := parseDiag(data)
 		if err != nil || m.inode != uint32(st.Ino) {
 			return err

@@ -141,7 +141,7 @@ func probeInput() JoinedInput {
 	}
 	ports := Ports{TCP: 1, DNS: 2, Explicit: 3}
 	return JoinedInput{
-		V4: ports, V6: ports, Own: Own{UID: 1}, Secrets: Secrets{Mark: 1, Priority: 1}, ProbeMark: 2,
+		V4: ports, V6: ports, Own: Own{UID: 1, Bears: Secrets{Mark: 1, Priority: 1}}, Secrets: Secrets{Mark: 1, Priority: 1}, ProbeMark: 2,
 		Policy: policy.Compile(d, policy.Options{}), EngineDNS: true, NetRaw: true, LogGroup: 1,
 		Inbound: []policy.Opening{{Port: 1}, {Port: 1, Protocol: policy.UDP}},
 	}
