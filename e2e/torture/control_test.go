@@ -85,7 +85,7 @@ func TestTheControlSocketOutlivesAbuse(t *testing.T) {
 			slow = append(slow, conn)
 		}
 		longest := b.answers(t, func() { time.Sleep(500 * time.Millisecond) })
-		t.Logf("LIMITS 200 slow callers of the control socket, %s: others waited %s at most", b.shape, longest.Round(time.Millisecond))
+		report(t, "200 slow callers of the control socket", b.shape, "others waited %s at most", longest.Round(time.Millisecond))
 		if longest > controlLimit*generosity {
 			t.Errorf("others waited %s", longest)
 		}
@@ -102,7 +102,7 @@ func TestTheControlSocketOutlivesAbuse(t *testing.T) {
 			})
 		}
 		gone.Wait()
-		t.Logf("LIMITS slow callers of the control socket, %s: let go of after %s", b.shape, time.Since(began).Round(time.Millisecond))
+		report(t, "200 slow callers of the control socket", b.shape, "let go of after %s", time.Since(began).Round(time.Millisecond))
 		if state, err := b.Policy(t.Context()); err != nil || state.Generation != 1 {
 			t.Errorf("generation %d, %v", state.Generation, err)
 		}

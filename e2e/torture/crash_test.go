@@ -3,6 +3,7 @@
 package torture
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -32,7 +33,9 @@ func TestKilledWorkersCostNoMomentUnguardedOrRefused(t *testing.T) {
 	probing := b.job(t, "connects", "-target", direct.addr.String()+":7")
 	denied := b.job(t, "connects", "-target", shut[0].addr.String()+":22")
 	var recovered []time.Duration
-	for range kills {
+	var so progress
+	for i := range kills {
+		so.say(t, "%d kills", i)
 		time.Sleep(rand.N(300 * time.Millisecond))
 		pid := b.joined.Worker(t)
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
@@ -51,7 +54,8 @@ func TestKilledWorkersCostNoMomentUnguardedOrRefused(t *testing.T) {
 		recovered = append(recovered, time.Since(began))
 	}
 	slices.Sort(recovered)
-	t.Logf("%d kills: a worker answered again after %s (median), %s (longest)", kills, recovered[len(recovered)/2], recovered[len(recovered)-1])
+	report(t, fmt.Sprintf("the worker killed %d times under load", kills), "joined", "a worker answered again after %s (median), %s (longest)",
+		recovered[len(recovered)/2].Round(time.Millisecond), recovered[len(recovered)-1].Round(time.Millisecond))
 	b.joined.AwaitReady(t)
 	state, err := b.Policy(t.Context())
 	if err != nil || len(state.Policy.Allowed) != 5 {
@@ -78,7 +82,9 @@ func TestKilledWorkersCostNoMomentUnguardedOrRefused(t *testing.T) {
 		break
 	}
 	for _, line := range probing.stop(t) {
-		t.Logf("dials of an allowed address: %s", line)
+		if strings.HasPrefix(line, "tried ") {
+			report(t, "dials of an allowed address meanwhile", "joined", "%s (longest: ms between two that were answered)", line)
+		}
 		if strings.HasSuffix(line, "longest 0") {
 			t.Errorf("nothing passed: %s", line)
 		}
@@ -103,7 +109,8 @@ func TestAKilledKeeperLeavesTheSandboxShut(t *testing.T) {
 	tapped := openTap(t, b.link, addrsOf(targets))
 	flows := b.job(t, flowArgs(b, []target{targets[0], targets[8]}, 20)...)
 	flows.says(t, "open")
-	for i := range scaled(t, 3, 20) {
+	kills := scaled(t, 3, 100)
+	for i := range kills {
 		time.Sleep(200*time.Millisecond + rand.N(300*time.Millisecond))
 		b.joined.Kill(t)
 		// What went straight out goes on (the rules stand as they were); what needs us
@@ -122,13 +129,15 @@ func TestAKilledKeeperLeavesTheSandboxShut(t *testing.T) {
 		b.joined.AwaitReady(t)
 	}
 	flows.stop(t)
+	report(t, fmt.Sprintf("the keeper killed %d times under load", kills), "joined", "no byte to what it must pass, every time")
 }
 
 // TestAKilledRunLeavesNothing kills `exeat run` at random moments under load: the
 // sandbox goes with it, and no byte more leaves.
 func TestAKilledRunLeavesNothing(t *testing.T) {
 	lab.NeedWorld(t)
-	for i := range scaled(t, 10, 100) {
+	kills := scaled(t, 10, 100)
+	for i := range kills {
 		targets := targetsOf("sealed", 8, 3)
 		b := startSealed(t, "--allow", targets[0].rule, "--allow", targets[8].rule)
 		tapped := openTap(t, b.link, addrsOf(targets))
@@ -158,4 +167,5 @@ func TestAKilledRunLeavesNothing(t *testing.T) {
 			t.Fatal("somebody answers at the control socket")
 		}
 	}
+	report(t, fmt.Sprintf("exeat run killed %d times under load", kills), "sealed", "no byte more, every time")
 }

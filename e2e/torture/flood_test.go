@@ -65,8 +65,8 @@ func (b *box) strainWithin(t *testing.T, limit int64, what, name string, flood f
 	during := allowed.drain()
 	allowed.stop(t)
 	_, peak := b.memory(t)
-	t.Logf("LIMITS %s, %s: control socket at most %s, memory at most %d MiB, allowed traffic %s, for %s",
-		what, b.shape, longest.Round(time.Millisecond), peak>>20, share(before, during), lasted.Round(time.Millisecond))
+	report(t, what, b.shape, "control socket at most %s, memory at most %d MiB, allowed traffic %s, for %s",
+		longest.Round(time.Millisecond), peak>>20, share(before, during), lasted.Round(time.Millisecond))
 	if longest > controlLimit*generosity {
 		t.Errorf("the control socket took %s", longest)
 	}
@@ -170,7 +170,7 @@ func TestSlowClientsOnEveryListener(t *testing.T) {
 		for i, j := range slow {
 			var longest int
 			fmt.Sscan(j.says(t, "longest"), &longest)
-			t.Logf("LIMITS slow client, %s, %s: let go of after %d ms at most", kinds[i], b.shape, longest)
+			report(t, "a slow client of "+kinds[i], b.shape, "let go of after %d ms at most", longest)
 			if longest > 10_000*generosity {
 				t.Errorf("%s held on for %d ms", kinds[i], longest)
 			}
@@ -215,7 +215,7 @@ func TestAnAgentThatTakesEveryDescriptorAndPort(t *testing.T) {
 			time.Sleep(time.Second)
 		})
 		_, peak := b.memory(t)
-		t.Logf("LIMITS descriptors and ports exhausted, %s: control socket at most %s, memory at most %d MiB", b.shape, longest, peak>>20)
+		report(t, "descriptors and ports exhausted", b.shape, "control socket at most %s, memory at most %d MiB", longest.Round(time.Millisecond), peak>>20)
 		if longest > controlLimit*generosity || peak > memoryLimit {
 			t.Errorf("the control socket took %s, memory grew to %d MiB", longest, peak>>20)
 		}

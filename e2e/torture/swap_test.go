@@ -26,9 +26,11 @@ import (
 // flow may end that no policy forbade in its life.
 func TestRandomSwapsAmongLiveFlows(t *testing.T) {
 	both(t, func(t *testing.T, start func(testing.TB, ...string) *box) {
-		swaps, flows := scaled(t, 300, 10000), scaled(t, 50, 200)
+		// Of each kind there are as many.
+		swaps, flows := scaled(t, 300, 10000), scaled(t, 50, 200*everyKind)
 		seed := uint64(time.Now().UnixNano())
 		t.Logf("%d swaps among %d flows, seed %d", swaps, flows, seed)
+		var so progress
 		r := rand.New(rand.NewPCG(seed, 0))
 		b := start(t, "--mode", "no-network")
 		targets := targetsOf(b.shape, 8, 3)
@@ -38,12 +40,13 @@ func TestRandomSwapsAmongLiveFlows(t *testing.T) {
 		w := &watcher{history: h, targets: targets}
 		heard := make(chan struct{})
 		go func() { defer close(heard); w.hear(agent) }()
-		began := time.Now()
-		for i := range swaps {
-			if i > 0 && time.Since(began) > budget(t) {
-				t.Logf("%d swaps are enough for a machine as slow or as busy as this", i)
+		began, done := time.Now(), 0
+		for ; done < swaps; done++ {
+			if done > 0 && time.Since(began) > budget(t) {
+				t.Logf("%d swaps are enough for a machine as slow or as busy as this", done)
 				break
 			}
+			so.say(t, "%d swaps", done)
 			next := randomStance(r, targets, b.shape == "joined")
 			asked := time.Now().UnixNano()
 			b.swap(t, next.document)
@@ -52,7 +55,7 @@ func TestRandomSwapsAmongLiveFlows(t *testing.T) {
 			h.swapped(targets, next, asked, answered)
 			w.mu.Unlock()
 			time.Sleep(time.Duration(r.ExpFloat64() * float64(20*time.Millisecond)))
-			if i%100 == 99 {
+			if done%100 == 99 {
 				// So that flows of every kind come to be, and the taps' memory stays small.
 				time.Sleep(200 * time.Millisecond)
 				w.judge(t, tapped.taken(), time.Now().Add(-100*time.Millisecond).UnixNano())
@@ -72,6 +75,8 @@ func TestRandomSwapsAmongLiveFlows(t *testing.T) {
 		agent.tell(t, "stop")
 		<-heard
 		w.report(t, kindsOf(b))
+		report(t, fmt.Sprintf("%d swaps among %d flows of %d kinds", done, flows, everyKind), b.shape,
+			"%d bytes at the far side, %d of them forbidden; %d flows opened, %d cut without cause", w.bytes, w.leaked, w.all(), w.cut)
 		logged := b.log()
 		for _, e := range w.faults {
 			t.Logf("the log of that time:%s", linesBetween(logged, e.target, e.opened, e.seen))
@@ -85,6 +90,17 @@ func addrsOf(targets []target) (all []netip.Addr) {
 	}
 	return all
 }
+
+// all is how many flows opened.
+func (w *watcher) all() (n int) {
+	for _, opened := range w.opened {
+		n += opened
+	}
+	return n
+}
+
+// everyKind is how many kinds of flow each shape knows.
+const everyKind = 6
 
 // kindsOf are the kinds of flow that the shape knows.
 func kindsOf(b *box) []string {
@@ -103,7 +119,11 @@ func flowArgs(b *box, targets []target, n int) []string {
 			names = append(names, t.name)
 		}
 	}
-	args := []string{"flows", "-n", fmt.Sprint(n), "-names", strings.Join(names, ","), "-addresses", strings.Join(addresses, ",")}
+	// So many exchanges a second in all: a flow more often would be the machine's load,
+	// not ours.
+	const exchanges = 1000
+	every := max(50*time.Millisecond, time.Duration(n)*time.Second/exchanges)
+	args := []string{"flows", "-n", fmt.Sprint(n), "-every", every.String(), "-names", strings.Join(names, ","), "-addresses", strings.Join(addresses, ",")}
 	if b.joined != nil {
 		return append(args, "-kinds", "tls,http,h2c,opaque", "-address-kinds", "direct,udp")
 	}
@@ -122,6 +142,7 @@ type watcher struct {
 	kept    []segment // not judged yet
 	faults  []ended
 	bytes   int
+	leaked  int
 	cut     int
 }
 
@@ -153,7 +174,10 @@ func (w *watcher) hear(agent *job) {
 }
 
 // reason is the end of an error, which does not name who it was about.
-func reason(text string) string { return text[strings.LastIndex(text, ": ")+1:] }
+func reason(text string) string {
+	text, _, _ = strings.Cut(text[strings.LastIndex(text, ": ")+1:], " (decision")
+	return text
+}
 
 // judge holds the segments up to a moment, and the flows that ended, against the
 // history, which must be complete until then.
@@ -172,6 +196,7 @@ func (w *watcher) judge(t *testing.T, more []segment, until int64) {
 		// What the far side sent before it heard of the end is refused at the sandbox's
 		// own door; the sealed shape's end is on the loopback and hears at once.
 		if overlaps(w.history.forbidden[s.peer], s.at, s.at) && (s.out || w.sealed()) {
+			w.leaked += int(s.bytes)
 			if leaks++; leaks <= 5 {
 				t.Errorf("%d bytes (out: %v) of %s at %d, while it was forbidden: %s", s.bytes, s.out, s.peer, s.at, around(w.history.forbidden[s.peer], s.at))
 			}
@@ -275,7 +300,7 @@ func TestConcurrentSwappersNeverOverwriteEachOther(t *testing.T) {
 		if name := generations[end.Generation]; end.Policy.Allowed[0].Name != name {
 			t.Errorf("in force is %v, the last that was answered is %s", end.Policy, name)
 		}
-		t.Logf("%d swaps, %d refused as stale", won.Load(), stale.Load())
+		report(t, "4 swappers with if_generation", b.shape, "%d swaps, none overwrote another's, %d refused as stale", won.Load(), stale.Load())
 	})
 }
 

@@ -50,7 +50,7 @@ func flows(ctx context.Context, args []string, say func(string, ...any)) error {
 		work.Go(func() {
 			for ctx.Err() == nil {
 				keep(ctx, ids.Add(1), p.kind, p.target, *explicit, *every, say)
-				pause(ctx, 20*time.Millisecond)
+				pause(ctx, max(20*time.Millisecond, *every/2))
 			}
 		})
 	}

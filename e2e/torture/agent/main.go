@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 )
@@ -24,7 +26,15 @@ var jobs = map[string]job{
 	"fetches":  fetches,
 }
 
+// apart are the jobs that have a process of their own: what is to be measured beside
+// a flood must not wait for the flooder's own scheduler.
+var apart = map[string]bool{"fetches": true}
+
 func main() {
+	if len(os.Args) > 2 {
+		alone(os.Args[1], os.Args[2:])
+		return
+	}
 	var out sync.Mutex
 	running := map[string]context.CancelFunc{}
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
@@ -44,6 +54,15 @@ func main() {
 			}
 			continue
 		}
+		if apart[words[1]] {
+			stop, err := begin(words)
+			if err != nil {
+				say("done %v", err)
+				continue
+			}
+			running[id] = stop
+			continue
+		}
 		run := jobs[words[1]]
 		if run == nil {
 			say("done no job %s", words[1])
@@ -59,4 +78,36 @@ func main() {
 			say("done")
 		}()
 	}
+}
+
+// begin starts a process for one job, which it stops by closing its standard input.
+func begin(words []string) (stop func(), err error) {
+	cmd := exec.Command(os.Args[0], words...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr // a line is one write
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return func() {
+		stdin.Close()
+		cmd.Wait()
+	}, nil
+}
+
+// alone does one job until standard input ends.
+func alone(id string, words []string) {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	say := func(format string, args ...any) { fmt.Printf(id+" "+format+"\n", args...) }
+	if err := jobs[words[0]](ctx, words[1:], say); err != nil && ctx.Err() == nil {
+		say("done %v", err)
+		return
+	}
+	say("done")
 }
