@@ -12,7 +12,7 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-func benchQuestion(b *testing.B, name string, qtype uint16) []byte {
+func benchQuestion(b testing.TB, name string, qtype uint16) []byte {
 	b.Helper()
 	var m dns.Msg
 	m.SetQuestion(dns.Fqdn(name), qtype)

@@ -146,6 +146,7 @@ type epoch struct {
 	cancel  context.CancelFunc
 	cache   *cache
 	failed  *cache // what lately could not be answered
+	denials denials
 	flights singleflight.Group
 
 	send  sync.RWMutex // held for reading over each packet sent upstream

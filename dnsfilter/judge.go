@@ -80,14 +80,20 @@ func (s *Server) record(q *question, o *outcome) audit.Event {
 // name exists as far as the sandbox may know (it has records of other types, or
 // allowed names lie below it: RFC 8020 resolvers would cut those off).
 func (s *Server) deny(p *policy.Compiled, q *question, o *outcome) reply {
-	event := s.record(q, o)
+	r := denialOf(p, o)
+	r.edeID = s.record(q, o).DecisionID
+	return r
+}
+
+// denialOf is the answer of a denial, but for the id of its event.
+func denialOf(p *policy.Compiled, o *outcome) reply {
 	r := reply{
 		rcode:   dns.RcodeNameError,
 		body:    denialSOA,
 		nsRRs:   1,
 		hasEDE:  true,
 		edeCode: dns.ExtendedErrorCodeBlocked, // 15
-		edeText: "exeat: denied, reason " + string(o.decision.Reason) + ", decision " + event.DecisionID,
+		edeText: "exeat: denied, reason " + string(o.decision.Reason) + ", decision ",
 	}
 	switch {
 	case o.rcode != 0:
@@ -135,6 +141,6 @@ func (s *Server) fail(q *question, o *outcome, err error) reply {
 	}
 	return reply{
 		rcode: dns.RcodeServerFailure, hasEDE: true, edeCode: code,
-		edeText: "exeat: upstream failed, decision " + event.DecisionID,
+		edeText: "exeat: upstream failed, decision ", edeID: event.DecisionID,
 	}
 }

@@ -47,10 +47,11 @@ type reply struct {
 	answers, nsRRs uint16
 	ttls           []uint16
 	age            uint32
-	// ede is the Extended DNS Error, where hasEDE (code 0 is one too).
-	hasEDE  bool
-	edeCode uint16
-	edeText string
+	// ede is the Extended DNS Error, where hasEDE (code 0 is one too); its text is
+	// edeText and, after it, edeID.
+	hasEDE         bool
+	edeCode        uint16
+	edeText, edeID string
 }
 
 // respond appends the answer to q. stream says that it goes over TCP, where size
@@ -65,7 +66,7 @@ func respond(out []byte, q *question, r *reply, stream bool) []byte {
 	if q.edns {
 		opt = optFixedLen
 		if r.hasEDE {
-			opt += 6 + len(r.edeText)
+			opt += 6 + len(r.edeText) + len(r.edeID)
 		}
 	}
 	answers, nsRRs, body := r.answers, r.nsRRs, r.body
@@ -115,9 +116,10 @@ func appendOPT(out []byte, r *reply, withEDE bool) []byte {
 	if !withEDE {
 		return append(out, 0, 0)
 	}
-	out = binary.BigEndian.AppendUint16(out, uint16(6+len(r.edeText)))
+	size := len(r.edeText) + len(r.edeID)
+	out = binary.BigEndian.AppendUint16(out, uint16(6+size))
 	out = binary.BigEndian.AppendUint16(out, dns.EDNS0EDE)
-	out = binary.BigEndian.AppendUint16(out, uint16(2+len(r.edeText)))
+	out = binary.BigEndian.AppendUint16(out, uint16(2+size))
 	out = binary.BigEndian.AppendUint16(out, r.edeCode)
-	return append(out, r.edeText...)
+	return append(append(out, r.edeText...), r.edeID...)
 }

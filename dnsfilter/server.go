@@ -128,9 +128,17 @@ func (s *Server) answerNow(q *question, now time.Time) (r reply, done bool) {
 		}
 		return s.answerView(p, q, found, v, now), true
 	}
+	if d := e.denials.get(p, q); d != nil {
+		r := d.reply
+		r.edeID = s.record(q, &d.outcome).DecisionID
+		return r, true
+	}
 	o, allowed := s.judgeQuestion(p, q)
 	if !allowed {
-		return s.deny(p, q, &o), true
+		r := denialOf(p, &o)
+		e.denials.put(q, &denial{policy: p, qtype: q.qtype, outcome: o, reply: r})
+		r.edeID = s.record(q, &o).DecisionID
+		return r, true
 	}
 	return reply{}, false
 }
