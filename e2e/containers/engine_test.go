@@ -21,6 +21,9 @@ import (
 // debian is the sandbox's image, of either engine.
 const debian = "localhost/exeat-test/sandbox"
 
+// usualSocket is where people's Docker has its socket; ours is in a /run of its own.
+const usualSocket = "/run/docker.sock"
+
 // names numbers what must be unique.
 var names atomic.Uint32
 
@@ -61,25 +64,31 @@ func (e *engine) need(t *testing.T) {
 }
 
 func (e *engine) launch() error {
-	e.env = append(os.Environ(), "EXEAT_ENGINE="+e.name)
+	bin := filepath.Join(scratch, "bin") // what is there comes first
+	e.env = append(os.Environ(), "EXEAT_ENGINE="+e.name, "PATH="+bin+":"+os.Getenv("PATH"))
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		return err
+	}
 	if e.name == "docker" {
 		e.env = append(e.env, "DOCKER_HOST=unix://"+e.file("sock"), "DOCKER_CONFIG="+e.file("config"))
 		return e.launchDaemon()
 	}
-	bin := filepath.Join(scratch, "bin")
-	e.env = append(e.env, "PATH="+bin+":"+os.Getenv("PATH"), "CONTAINERS_CONF="+e.file("containers.conf"))
+	e.env = append(e.env, "CONTAINERS_CONF="+e.file("containers.conf"))
+	path, err := exec.LookPath("podman")
+	if err != nil {
+		return err
+	}
 	conf := `[containers]
 default_ulimits=["nofile=1024:4096","nproc=4096:4096"]
-dns_servers=["203.0.113.53"]
 cgroupns="host"
 [engine]
 cgroup_manager="cgroupfs"
 runtime="runc"
 events_logger="file"
 `
-	wrapper := fmt.Sprintf("#!/bin/sh\nexec /usr/bin/podman --root %[1]s/root --runroot %[1]s/run --tmpdir %[1]s/tmp \"$@\"\n", e.file(""))
+	wrapper := fmt.Sprintf("#!/bin/sh\nexec %[2]s --root %[1]s/root --runroot %[1]s/run --tmpdir %[1]s/tmp \"$@\"\n", e.file(""), path)
 	return errors.Join(
-		os.MkdirAll(e.file(""), 0o755), os.MkdirAll(bin, 0o755),
+		os.MkdirAll(e.file(""), 0o755),
 		os.WriteFile(e.file("containers.conf"), []byte(conf), 0o644),
 		os.WriteFile(filepath.Join(bin, "podman"), []byte(wrapper), 0o755),
 	)
@@ -96,8 +105,8 @@ func (e *engine) launchDaemon() error {
 	}
 	defer log.Close()
 	e.daemon = exec.Command("dockerd", "--data-root", e.file("data"), "--exec-root", e.file("exec"), "--pidfile", e.file("pid"),
-		"--host", "unix://"+e.file("sock"), "--cgroup-parent", "/"+filepath.Base(scratch),
-		"--dns", "203.0.113.53", "--ipv6", "--fixed-cidr-v6", "2001:db8:1::/64")
+		"--host", "unix://"+e.file("sock"), "--host", "unix://"+usualSocket, "--cgroup-parent", "/"+filepath.Base(scratch),
+		"--ipv6", "--fixed-cidr-v6", "2001:db8:1::/64")
 	e.daemon.Stdout, e.daemon.Stderr = log, log
 	e.daemon.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := e.daemon.Start(); err != nil {
@@ -109,12 +118,28 @@ func (e *engine) launchDaemon() error {
 		if r.status == 0 {
 			return nil
 		}
+		if strings.Contains(r.stderr, "API version") {
+			return e.ownClient(r)
+		}
 		if time.Now().After(deadline) {
 			tail, err := os.ReadFile(e.file("log"))
 			return errors.Join(fmt.Errorf("dockerd does not answer: %s\n%s", r.stderr, tail[max(0, len(tail)-2000):]), err)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
+}
+
+// ownClient takes the command line of dockerd's own package where the first of PATH
+// is too new for it, and said so.
+func (e *engine) ownClient(said result) error {
+	own := filepath.Join(scratch, "bin", "docker")
+	if err := os.Symlink("/usr/bin/docker", own); err != nil {
+		return fmt.Errorf("%s: %w", said.stderr, err)
+	}
+	if r := e.try("ps", "-q"); r.status != 0 {
+		return fmt.Errorf("neither docker command speaks to this dockerd: %s%s", said.stderr, r.stderr)
+	}
+	return nil
 }
 
 // images makes the sidecar's and the sandbox's images.
@@ -161,7 +186,7 @@ func stopEngines() {
 			continue
 		}
 		if ids := strings.Fields(e.try("ps", "--all", "--quiet").stdout); len(ids) > 0 {
-			e.try(append([]string{"rm", "--force", "--volumes"}, ids...)...)
+			e.remove(ids...)
 		}
 		e.stopDaemon(syscall.SIGTERM)
 	}
@@ -226,8 +251,8 @@ func outcomeOf(err error, r result) result {
 func (e *engine) program(ctx context.Context, name string, args ...string) *exec.Cmd {
 	if name == "exeat" {
 		name = filepath.Join(scratch, "exeat")
-	} else if name == "podman" {
-		name = filepath.Join(scratch, "bin", "podman")
+	} else if at := filepath.Join(scratch, "bin", name); exists(at) {
+		name = at
 	}
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = e.env
@@ -235,11 +260,25 @@ func (e *engine) program(ctx context.Context, name string, args ...string) *exec
 	return cmd
 }
 
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
+}
+
 // try runs the engine's command line.
 func (e *engine) try(args ...string) result {
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
 	return e.outcome(e.program(ctx, e.name, args...))
+}
+
+// remove removes containers and what volumes are their own.
+func (e *engine) remove(containers ...string) {
+	args := []string{"rm", "--force", "--volumes"}
+	if e == podman {
+		args = append(args, "--time", "0") // it would wait for `sleep` to heed SIGTERM
+	}
+	e.try(append(args, containers...)...)
 }
 
 // do runs the engine's command line, which must succeed.
@@ -292,7 +331,7 @@ func (e *engine) fresh(t *testing.T) string {
 			if t.Failed() && (suffix == "" || suffix == "-exeat") {
 				t.Logf("log of %s: %s", name+suffix, e.try("logs", "--tail", "30", name+suffix).stdout)
 			}
-			e.try("rm", "--force", "--volumes", name+suffix)
+			e.remove(name + suffix)
 		}
 	})
 	return name
@@ -322,6 +361,15 @@ func (e *engine) alone(t *testing.T, flags ...string) string {
 // in runs a command in a container.
 func (e *engine) in(container string, command ...string) result {
 	return e.try(append([]string{"exec", container}, command...)...)
+}
+
+// inWith does so with something on standard input.
+func (e *engine) inWith(stdin, container string, command ...string) result {
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	cmd := e.program(ctx, e.name, append([]string{"exec", "--interactive", container}, command...)...)
+	cmd.Stdin = strings.NewReader(stdin)
+	return e.outcome(cmd)
 }
 
 // reaches says whether curl gets an answer of 200 in a container.

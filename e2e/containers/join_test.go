@@ -4,6 +4,7 @@ package containers
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -53,12 +54,21 @@ func (e *engine) guarded(t *testing.T, name, box string) {
 	t.Helper()
 	e.in(box, "curl", "-sS", "-m", "5", "https://pypi.test/").want(t, 0, "hello from pypi.test")
 	e.in(box, "python3", "-c", "import urllib.request as u; print(u.urlopen('https://pypi.test/').read())").want(t, 0, "hello from pypi.test")
+	clone := "rm -rf /tmp/project; git clone -q https://%s/git/project.git /tmp/project && git -C /tmp/project log --format=%%s"
+	e.in(box, "sh", "-c", fmt.Sprintf(clone, "git.test")).want(t, 0, "the first")
 	e.in(box, "getent", "ahosts", "pypi.test").want(t, 0, "203.0.113.10")
 	for _, url := range []string{"https://evil.test/", "http://evil.test/", "https://203.0.113.66/"} {
 		r := e.in(box, "curl", "-sS", "-f", "-k", "-m", "5", url)
 		if r.status == 0 || r.took > 2*time.Second {
 			t.Errorf("%s: status %d after %s, want a refusal at once", url, r.status, r.took)
 		}
+	}
+	if r := e.in(box, "sh", "-c", fmt.Sprintf(clone, "evil.test")); r.status != 128 || !strings.Contains(r.stderr, "evil.test") || r.took > 2*time.Second {
+		t.Errorf("git clone of what is denied: status %d after %s: %s", r.status, r.took, r.stderr)
+	}
+	r := e.in(box, "python3", "-c", "import urllib.request as u; u.urlopen('http://203.0.113.66/')")
+	if r.status != 1 || !strings.Contains(r.stderr, "HTTP Error 403") || r.took > 2*time.Second {
+		t.Errorf("python, of what is denied: status %d after %s: %s", r.status, r.took, r.stderr)
 	}
 	if r := e.in(box, "getent", "hosts", "evil.test"); r.status == 0 {
 		t.Errorf("evil.test resolves: %s", r.stdout)
@@ -89,35 +99,6 @@ func logged(t *testing.T, lines, verdict, target string) bool {
 		}
 	}
 	return false
-}
-
-func TestIPv6(t *testing.T) {
-	docker.need(t)
-	name, box := docker.up(t, "--allow", "six.test")
-	docker.in(box, "curl", "-sS", "-m", "5", "https://six.test/").want(t, 0, "hello from six.test")
-	if r := docker.in(box, "curl", "-sS", "-k", "-m", "5", "https://[2001:db8::66]/"); r.status == 0 || r.took > 2*time.Second {
-		t.Errorf("an address that is not listed: status %d after %s", r.status, r.took)
-	}
-	docker.exeatWith(t, `"public"`, "policy", "set", name, "-").want(t, 0)
-	if !docker.reaches(box, "https://evil.test/") {
-		t.Error("in public it does not reach evil.test")
-	}
-}
-
-func TestServiceNamesOfAUserDefinedNetwork(t *testing.T) {
-	docker.need(t)
-	network := "net" + serial()
-	docker.do(t, "network", "create", network)
-	t.Cleanup(func() { docker.try("network", "rm", network) })
-	db := docker.alone(t, "--network", network, "--network-alias", "db")
-	docker.do(t, "exec", "--detach", db, "python3", "-m", "http.server", "5432")
-	_, box := docker.up(t, "--network", network, "--allow", "db:5432")
-	r := docker.in(box, "curl", "-sS", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}", "--retry", "20", "--retry-delay", "1", "--retry-connrefused", "http://db:5432/")
-	r.want(t, 0, "200")
-	_, other := docker.up(t, "--network", network, "--allow", "pypi.test")
-	if docker.reaches(other, "http://db:5432/") {
-		t.Error("a service that is not listed is reached")
-	}
 }
 
 func TestRunImage(t *testing.T) {

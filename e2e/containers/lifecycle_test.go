@@ -40,7 +40,7 @@ func TestNoMomentIsOpenWhereTheSidecarOwnsTheNamespace(t *testing.T) {
 		free := e.fresh(t)
 		e.knocker(t, free, free)
 		eventually(t, func() bool { return knocks(free) > 0 }) // the knocking is seen, unguarded
-		e.try("rm", "--force", free)
+		e.remove(free)
 
 		name := e.fresh(t)
 		join := strings.Fields(e.exeat(t, "up", name, "--allow", "pypi.test").want(t, 0).stdout)

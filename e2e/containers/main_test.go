@@ -26,6 +26,10 @@ const (
 	missingEnv = "EXEAT_CONTAINERS_MISSING"
 )
 
+// rootfsFile is the cached Debian; another name wherever scripts/debian-rootfs puts
+// something else into it.
+const rootfsFile = "debian-bookworm-2.tar"
+
 // scratch is a directory of the test run, world the little internet that every
 // container reaches through its engine's bridge.
 var (
@@ -44,7 +48,7 @@ func testMain(m *testing.M) int {
 	if scratch = os.Getenv(scratchEnv); scratch == "" {
 		return outside(m)
 	}
-	if err := inside(); err != nil {
+	if err := errors.Join(inside(), repository()); err != nil {
 		return complain(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
@@ -108,7 +112,7 @@ func missing() string {
 	if os.Geteuid() != 0 {
 		return "container engines are started as root"
 	}
-	for _, tool := range []string{"dockerd", "docker", "podman", "debootstrap", "iptables"} {
+	for _, tool := range []string{"dockerd", "docker", "podman", "debootstrap", "iptables", "git"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			return tool + " is not installed (scripts/install-test-tools)"
 		}
@@ -129,7 +133,7 @@ func prepare(dir string) error {
 	compose.Dir = "../../tools/compose"
 	var steps errgroup.Group
 	for _, step := range []*exec.Cmd{
-		exec.Command("../../scripts/debian-rootfs", filepath.Join(cache, "exeat-test", "debian-bookworm.tar")),
+		exec.Command("../../scripts/debian-rootfs", filepath.Join(cache, "exeat-test", rootfsFile)),
 		exec.Command("go", "build", "-trimpath", "-o", dir+"/exeat", "../../cmd/exeat"),
 		exec.Command("go", "build", "-trimpath", "-o", dir+"/agent", "../agent"),
 		compose,
@@ -149,7 +153,7 @@ func prepare(dir string) error {
 	if err := steps.Wait(); err != nil {
 		return err
 	}
-	return os.Symlink(filepath.Join(cache, "exeat-test", "debian-bookworm.tar"), filepath.Join(dir, "debian.tar"))
+	return os.Symlink(filepath.Join(cache, "exeat-test", rootfsFile), filepath.Join(dir, "debian.tar"))
 }
 
 // inside makes the namespaces ready for engines and the little internet.
@@ -171,7 +175,50 @@ func inside() error {
 			return err
 		}
 	}
-	return internet.SetUp()
+	return errors.Join(resolve(), internet.SetUp())
+}
+
+// resolve has the engines, and what they start, resolve by the little internet.
+func resolve() error {
+	own := filepath.Join(scratch, "resolv.conf")
+	if err := os.WriteFile(own, []byte("nameserver "+internet.Resolver.Addr().String()+"\n"), 0o644); err != nil {
+		return err
+	}
+	file := "/etc/resolv.conf"
+	// systemd-resolved's is in /run, which is ours by now, and empty.
+	if to, err := os.Readlink(file); err == nil {
+		if file = to; !filepath.IsAbs(to) {
+			file = filepath.Join("/etc", to)
+		}
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), touch(file)); err != nil {
+			return err
+		}
+	}
+	return os.NewSyscallError("mount "+file, unix.Mount(own, file, "", unix.MS_BIND, ""))
+}
+
+// touch makes a file that is not there.
+func touch(name string) error {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// repository makes what git.test serves.
+func repository() error {
+	work := filepath.Join(scratch, "work")
+	for _, line := range [][]string{
+		{"init", "-q", "-b", "main", work},
+		{"-C", work, "-c", "user.name=a", "-c", "user.email=a@a.test", "commit", "-q", "--allow-empty", "-m", "the first"},
+		{"clone", "-q", "--bare", work, filepath.Join(scratch, "git", "project.git")},
+	} {
+		if out, err := exec.Command("git", line...).CombinedOutput(); err != nil {
+			return fmt.Errorf("git %v: %w: %s", line, err, out)
+		}
+	}
+	return nil
 }
 
 // removeGroups removes the control groups that the engines left.
@@ -180,7 +227,7 @@ func removeGroups(name string) {
 	if err != nil {
 		return
 	}
-	for _, top := range paths {
+	for _, top := range append(paths, "/sys/fs/cgroup/"+name) { // of version 1, and of version 2
 		var dirs []string
 		err := filepath.WalkDir(top, func(path string, d os.DirEntry, err error) error {
 			if err == nil && d.IsDir() {

@@ -106,6 +106,16 @@ func TestExecEntersWhatFollowsWhateverHappens(t *testing.T) {
 			}
 			check(t, "run")
 		})
+		t.Run("a command that a signal ends", func(t *testing.T) {
+			r := e.exeat(t, append(during, "sh", "-c", "kill -s KILL $$")...)
+			r.want(t, 137)
+			check(t, "run")
+		})
+		t.Run("a timeout", func(t *testing.T) {
+			cmd := e.program(t.Context(), "timeout", append([]string{"2", filepath.Join(scratch, "exeat")}, append(during, "sleep", "600")...)...)
+			e.outcome(cmd).want(t, 124)
+			check(t, "run")
+		})
 		t.Run("without --then it is no-network", func(t *testing.T) {
 			e.exeat(t, "exec", "--phase", "setup", name, "--", "true").want(t, 0)
 			e.exeat(t, "status", name).want(t, 0, "no-network")
@@ -118,7 +128,7 @@ func TestExecEntersWhatFollowsWhateverHappens(t *testing.T) {
 			name   string
 			signal syscall.Signal
 			status int
-		}{{"SIGINT", syscall.SIGINT, 130}, {"SIGTERM, as timeout(1) sends", syscall.SIGTERM, 143}, {"SIGKILL", syscall.SIGKILL, -1}} {
+		}{{"SIGINT", syscall.SIGINT, 130}, {"SIGTERM", syscall.SIGTERM, 143}, {"SIGKILL", syscall.SIGKILL, -1}} {
 			t.Run(end.name, func(t *testing.T) {
 				cmd := e.program(context.Background(), "exeat", "exec", "--phase", "setup", "--then", "run", "--lease", "3s", name, "--", "sleep", "600")
 				wait := e.begin(cmd)
@@ -148,7 +158,8 @@ func TestRefusals(t *testing.T) {
 		{"host network", []string{"--network", "host"}, "the host's network"},
 		{"no network", []string{"--network", "none"}, "nothing to guard"},
 		{"host PID namespace", []string{"--pid", "host"}, "shares the PID namespace"},
-		{"engine socket", []string{"--volume", "/run:/host-run"}, "which holds /run/"},
+		{"engine's socket", []string{"--volume", usualSocket + ":/var/run/docker.sock"}, usualSocket + " is mounted at /var/run/docker.sock, through which it can start containers"},
+		{"engine's socket in a directory", []string{"--volume", "/run:/host-run"}, "which holds /run/"},
 		{"whole file system", []string{"--volume", "/:/host"}, "the host's whole file system"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -159,6 +170,35 @@ func TestRefusals(t *testing.T) {
 			})
 		})
 	}
+	t.Run("privileged", func(t *testing.T) {
+		each(t, func(t *testing.T, e *engine) {
+			const says = "it is privileged, so it can change the rules; start it without --privileged"
+			box := e.fresh(t)
+			r := e.try("run", "--detach", "--name", box, "--privileged", debian, "sleep", "1000")
+			if strings.Contains(r.stderr, "unable to apply caps") {
+				// This machine has not every capability to give. One is made and looked at, at least.
+				t.Log("no privileged container can be started here: ", r.stderr)
+				e.exeat(t, "run", "--name", box+"-agent", "--image", debian, "--engine-arg=--privileged", "--", "true").want(t, 125, says)
+				return
+			}
+			r.want(t, 0)
+			e.exeat(t, "attach", box).want(t, 1, "refused", says)
+			e.in(box, "true").want(t, 0)
+		})
+	})
+	t.Run("another's PID namespace", func(t *testing.T) {
+		each(t, func(t *testing.T, e *engine) {
+			box := e.alone(t, "--pid", "container:"+e.alone(t))
+			e.exeat(t, "attach", box).want(t, 1, "refused", "shares the PID namespace")
+			e.in(box, "true").want(t, 0)
+		})
+	})
+	t.Run("all of it is named at once", func(t *testing.T) {
+		each(t, func(t *testing.T, e *engine) {
+			box := e.alone(t, "--cap-add", "NET_ADMIN", "--cap-add", "DAC_READ_SEARCH", "--pid", "host")
+			e.exeat(t, "attach", box).want(t, 1, "--cap-drop NET_ADMIN", "--cap-drop DAC_READ_SEARCH", "shares the PID namespace")
+		})
+	})
 	t.Run("--unsafe lets it pass, and status says so", func(t *testing.T) {
 		each(t, func(t *testing.T, e *engine) {
 			box := e.alone(t, "--cap-add", "NET_ADMIN")
