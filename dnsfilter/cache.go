@@ -2,6 +2,7 @@ package dnsfilter
 
 import (
 	"context"
+	"math/rand/v2"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -32,6 +33,7 @@ type entry struct {
 	// failure is why there is no answer, in the cache of failures alone.
 	failure error
 	view    atomic.Pointer[view]
+	at      int // among the entries of its cache
 }
 
 // view is an entry judged under one policy, ready for the wire.
@@ -82,6 +84,7 @@ type cache struct {
 
 	mu      sync.RWMutex
 	entries map[key]*entry
+	list    []*entry // the same, in no order
 	bytes   int
 }
 
@@ -111,27 +114,32 @@ func (c *cache) put(e *entry) {
 		c.removeLocked(c.victimLocked())
 	}
 	c.entries[e.key] = e
+	e.at = len(c.list)
+	c.list = append(c.list, e)
 	c.bytes += e.cost()
 }
 
 func (c *cache) removeLocked(e *entry) {
-	if e != nil {
-		delete(c.entries, e.key)
-		c.bytes -= e.cost()
+	if e == nil {
+		return
 	}
+	delete(c.entries, e.key)
+	last := len(c.list) - 1
+	c.list[e.at] = c.list[last]
+	c.list[e.at].at = e.at
+	c.list[last] = nil
+	c.list = c.list[:last]
+	c.bytes -= e.cost()
 }
 
-// victimLocked samples map order, which the runtime makes random.
+// victimLocked is the entry that ends first among a few random ones.
 func (c *cache) victimLocked() *entry {
 	const samples = 8
 	var victim *entry
-	n := 0
-	for _, e := range c.entries {
+	for range samples {
+		e := c.list[rand.IntN(len(c.list))]
 		if victim == nil || e.expires.Before(victim.expires) {
 			victim = e
-		}
-		if n++; n == samples {
-			break
 		}
 	}
 	return victim
