@@ -44,6 +44,12 @@ type Prober interface {
 	Probe(ctx context.Context, req api.ProbeRequest) (api.ProbeReport, error)
 }
 
+// ProbeHistory is what a Prober that also runs by itself has found: how often it
+// ran, and what it found when it did last.
+type ProbeHistory interface {
+	LastProbe() (runs uint64, at time.Time, last api.ProbeReport)
+}
+
 // EventLog is the part of an *audit.Log that the handlers read.
 type EventLog interface {
 	Last() uint64

@@ -6,6 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/exeat/exeat/control/api"
 )
 
 // engineMetrics reads the engine and its log when they are scraped. Nothing is
@@ -13,12 +15,14 @@ import (
 type engineMetrics struct {
 	engine Engine
 	log    EventLog
+	probes ProbeHistory // nil where none runs by itself
 
 	decisions, failures, events, folded, unwritten, targets *prometheus.Desc
 	ready, generation, flows, healthy, info                 *prometheus.Desc
+	probeCases, probeRuns, probeLast                        *prometheus.Desc
 }
 
-func newMetrics(engine Engine, log EventLog) (http.Handler, error) {
+func newMetrics(engine Engine, log EventLog, prober Prober) (http.Handler, error) {
 	desc := func(name, text string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("exeat_"+name, text, labels, nil)
 	}
@@ -35,7 +39,11 @@ func newMetrics(engine Engine, log EventLog) (http.Handler, error) {
 		flows:      desc("flows", "Open flows."),
 		healthy:    desc("part_healthy", "1 while the part works.", "part"),
 		info:       desc("info", "Always 1.", "version", "shape", "mode"),
+		probeCases: desc("probe_cases", "Cases of the bypass probe's last run by the schedule.", "verdict"),
+		probeRuns:  desc("probe_runs_total", "Runs of the bypass probe by the schedule."),
+		probeLast:  desc("probe_last_run_timestamp_seconds", "When the schedule last ran the bypass probe."),
 	}
+	m.probes, _ = prober.(ProbeHistory)
 	registry := prometheus.NewRegistry()
 	for _, c := range []prometheus.Collector{
 		m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -51,7 +59,7 @@ func newMetrics(engine Engine, log EventLog) (http.Handler, error) {
 func (m *engineMetrics) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		m.decisions, m.failures, m.events, m.folded, m.unwritten, m.targets,
-		m.ready, m.generation, m.flows, m.healthy, m.info,
+		m.ready, m.generation, m.flows, m.healthy, m.info, m.probeCases, m.probeRuns, m.probeLast,
 	} {
 		out <- d
 	}
@@ -91,6 +99,18 @@ func (m *engineMetrics) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	emit(m.info, prometheus.GaugeValue, 1, status.Version, status.Shape, string(status.Mode))
+	if m.probes == nil {
+		return
+	}
+	runs, at, last := m.probes.LastProbe()
+	emit(m.probeRuns, prometheus.CounterValue, float64(runs))
+	if runs == 0 {
+		return
+	}
+	emit(m.probeLast, prometheus.GaugeValue, float64(at.UnixMilli())/1000)
+	emit(m.probeCases, prometheus.GaugeValue, float64(last.Held), string(api.ProbeHeld))
+	emit(m.probeCases, prometheus.GaugeValue, float64(last.Leaks), string(api.ProbeLeak))
+	emit(m.probeCases, prometheus.GaugeValue, float64(last.NotProven), string(api.ProbeNotProven))
 }
 
 func one(b bool) float64 {

@@ -82,7 +82,7 @@ func New(c Config) (*Server, error) {
 	if c.Owner != nil {
 		s.uid = *c.Owner
 	}
-	metrics, err := newMetrics(c.Engine, c.Log)
+	metrics, err := newMetrics(c.Engine, c.Log, c.Prober)
 	if err != nil {
 		return nil, fmt.Errorf("control: metrics: %w", err)
 	}

@@ -102,6 +102,8 @@ func (p *packet) ports(b []byte) {
 	switch {
 	case (p.proto == unix.IPPROTO_TCP || p.proto == unix.IPPROTO_UDP) && len(b) >= 4:
 		p.sport, p.dport = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
+	case (p.proto == unix.IPPROTO_UDPLITE || p.proto == unix.IPPROTO_SCTP) && len(b) >= 2:
+		p.sport = binary.BigEndian.Uint16(b)
 	case p.proto == unix.IPPROTO_ICMP && len(b) >= 6 && b[0] == 8, p.proto == unix.IPPROTO_ICMPV6 && len(b) >= 6 && b[0] == 128:
 		p.sport = binary.BigEndian.Uint16(b[4:])
 	}

@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"strconv"
+	"strings"
 )
 
 // String gives the word that targets and logs carry: tcp, udp or icmp.
@@ -21,7 +22,7 @@ func (p Protocol) String() string {
 // MarshalText writes the word of String.
 func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText reads "tcp", "udp" or "icmp".
+// UnmarshalText reads what String gives.
 func (p *Protocol) UnmarshalText(text []byte) error {
 	switch string(text) {
 	case "tcp":
@@ -31,6 +32,12 @@ func (p *Protocol) UnmarshalText(text []byte) error {
 	case "icmp":
 		*p = ICMP
 	default:
+		if number, ok := strings.CutPrefix(string(text), "protocol-"); ok {
+			if n, err := strconv.ParseUint(number, 10, 8); err == nil {
+				*p = Protocol(n)
+				return nil
+			}
+		}
 		return fmt.Errorf("protocol %q: want tcp, udp or icmp", text)
 	}
 	return nil

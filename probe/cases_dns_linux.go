@@ -11,6 +11,8 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/exeat/exeat/policy"
 )
 
 // query is one DNS message on its way to a server.
@@ -18,6 +20,8 @@ type query struct {
 	network string
 	to      netip.AddrPort
 	message []byte
+	// name is the name asked for, or that the message is made of.
+	name string
 }
 
 // answer is what became of a query.
@@ -73,11 +77,16 @@ func questionOf(network string, to netip.AddrPort, name string, qtype uint16) qu
 	if err != nil {
 		b = nil // a name that is no name: an empty message is refused, too
 	}
-	return query{network, to, b}
+	return query{network, to, b, name}
 }
 
 // ask sends a query and waits for its answer.
 func (a *attempt) ask(q query) answer {
+	a.to = q.to.Addr()
+	err := a.unlessAllowed(policy.Request{Kind: policy.KindQuestion, Name: q.name, QType: dns.TypeA})
+	if err != nil {
+		return answer{err: err}
+	}
 	c, err := a.dialer(time.Second).DialContext(a.ctx, q.network, q.to.String())
 	if err != nil {
 		return answer{err: err}
@@ -121,6 +130,8 @@ func (a *attempt) deniedQuestion(network string, to netip.AddrPort, name string)
 // sight judges the answer to a question that must be refused.
 func (a answer) sight() sight {
 	switch {
+	case errors.Is(a.err, errAllowed):
+		return unproven(a.err.Error(), allowedByPolicy)
 	case a.reply == nil:
 		if errno := errnoOf(a.err); errno == unix.EPERM {
 			return held("%s", a)

@@ -37,7 +37,8 @@ func frameCases() []Case {
 	c := func(id, attack string, f frame) Case {
 		return Case{ID: id, Attack: attack, Expected: notWithoutPacket, try: func(a *attempt) sight { return a.sendFrame(f) }}
 	}
-	return []Case{
+	return of(
+		OwnCapabilities,
 		c("B05", "a packet socket", frame{ethertype: unix.ETH_P_IP, payload: ours}),
 		c("B05", "a packet socket past the queueing discipline", frame{ethertype: unix.ETH_P_IP, payload: ours, option: unix.PACKET_QDISC_BYPASS}),
 		c("B05", "an odd ethertype", frame{ethertype: 0x88b5, payload: plain}),
@@ -46,8 +47,8 @@ func frameCases() []Case {
 		c("B08", "an ARP payload", frame{ethertype: unix.ETH_P_ARP, payload: (*attempt).arpPayload}),
 		c("B15", "a frame on lo for the kernel to forward", frame{loopback: true, ethertype: unix.ETH_P_IP, payload: foreign}),
 		c("B17", "a foreign destination on lo", frame{loopback: true, ethertype: unix.ETH_P_IP, payload: ours}),
-		{ID: "B06", Attack: "a queue of the link taken by AF_XDP", Expected: "no AF_XDP without NET_RAW; with it, every queue is held", try: xdpQueue},
-	}
+		Case{ID: "B06", Attack: "a queue of the link taken by AF_XDP", Expected: "no AF_XDP without NET_RAW; with it, every queue is held", try: xdpQueue},
+	)
 }
 
 func (a *attempt) sendFrame(f frame) sight {

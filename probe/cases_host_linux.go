@@ -15,8 +15,8 @@ import (
 // hostCases attack the processes beside us.
 func hostCases() []Case {
 	return []Case{
-		{ID: "B73", Attack: "memory, environment and descriptors of the engine", Expected: "no such process is visible, or it is shut", try: robProcesses},
-		{ID: "B73", Attack: "a process of the host's, seen in /proc", Expected: "only the sandbox's own processes are there", try: hostProcesses},
+		{ID: "B73", Attack: "memory, environment and descriptors of the engine", Expected: "no such process is visible, or it is shut", Own: OwnProcesses, try: robProcesses},
+		{ID: "B73", Attack: "a process of the host's, seen in /proc", Expected: "only the sandbox's own processes are there", Own: OwnProcesses, try: hostProcesses},
 	}
 }
 
@@ -133,11 +133,11 @@ func rootCases() []Case {
 		"/sys/fs/cgroup/cgroup.procs", "/dev/mem", "/dev/kmsg", "/dev/vhost-vsock", "/dev/net/tun",
 	} {
 		cases = append(cases, Case{
-			ID: "B79", Attack: path + " opened for writing", Expected: "refused, read-only or not there",
+			ID: "B79", Attack: path + " opened for writing", Expected: "refused, read-only or not there", Own: OwnFiles,
 			try: func(*attempt) sight { return openForWriting(path) },
 		})
 	}
-	return append(cases, Case{ID: "B79", Attack: "a device node made", Expected: "not without MKNOD", try: makeNode})
+	return append(cases, Case{ID: "B79", Attack: "a device node made", Expected: "not without MKNOD", Own: OwnCapabilities, try: makeNode})
 }
 
 // openForWriting opens, and writes nothing.

@@ -11,22 +11,24 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/exeat/exeat/policy"
 )
 
 // namespaceCases attack what the enforcement keeps in the shared namespace.
 func namespaceCases() []Case {
 	return []Case{
 		{ID: "B16", Attack: "the engine's DNS on its high port", Expected: "not to be reached by the agent", try: engineHighPort},
-		{ID: "B21", Attack: "a new link", Expected: "not without NET_ADMIN", try: newLink},
-		{ID: "B34", Attack: "memory, environment and descriptors of the enforcement's processes", Expected: "none is visible, or all are shut", try: robProcesses},
+		{ID: "B21", Attack: "a new link", Expected: "not without NET_ADMIN", Own: OwnCapabilities, try: newLink},
+		{ID: "B34", Attack: "memory, environment and descriptors of the enforcement's processes", Expected: "none is visible, or all are shut", Own: OwnProcesses, try: robProcesses},
 		{ID: "B35", Attack: "a listener's port, taken with SO_REUSEPORT", Expected: "in use", try: stealPorts},
 		{ID: "B36", Attack: "an abstract Unix socket of the enforcement", Expected: "there is none", try: abstractSockets},
 		{ID: "B37", Attack: "a listener dialled directly", Expected: "reset, or denied by exeat", try: dialListeners},
 		{ID: "B38", Attack: "secrets in the marks that /proc shows", Expected: "no mark, or no way to read them", try: readMarks},
-		{ID: "B43", Attack: "127.0.0.11:53 bound, to answer our resolver", Expected: "what is sent from it is refused", try: bindEngineDNS},
-		{ID: "B44", Attack: "a capability that undoes everything", Expected: "the sandbox has none", try: capabilities},
-		{ID: "B46", Attack: "resolv.conf and hosts rewritten", Expected: "read-only, or the denial stands", Disturbs: true, try: rewriteResolver},
-		{ID: "B47", Attack: "rules of its own, or the table flushed", Expected: "not without NET_ADMIN", try: ownRules},
+		{ID: "B43", Attack: "127.0.0.11:53 bound, to answer our resolver", Expected: "what is sent from it is refused", Own: OwnCapabilities, try: bindEngineDNS},
+		{ID: "B44", Attack: "a capability that undoes everything", Expected: "the sandbox has none", Own: OwnCapabilities, try: capabilities},
+		{ID: "B46", Attack: "resolv.conf and hosts rewritten", Expected: "read-only, or the denial stands", Disturbs: true, Own: OwnFiles, try: rewriteResolver},
+		{ID: "B47", Attack: "rules of its own, or the table flushed", Expected: "not without NET_ADMIN", Own: OwnCapabilities, try: ownRules},
 	}
 }
 
@@ -117,7 +119,14 @@ func capabilities(*attempt) sight {
 
 // foreignListeners are the loopback listeners of this namespace that no process
 // holds whom we can see: the enforcement's.
-func foreignListeners() []inetSocket {
+func (a *attempt) foreignListeners() []inetSocket {
+	if a.beside != nil {
+		var known []inetSocket
+		for _, l := range a.beside.Listeners {
+			known = append(known, inetSocket{local: l})
+		}
+		return known
+	}
 	seen := map[string]bool{}
 	links, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {
@@ -142,7 +151,7 @@ const noListener = "no listener of another's on the loopback"
 
 // stealPorts binds the very address of each listener.
 func stealPorts(a *attempt) sight {
-	listeners := foreignListeners()
+	listeners := a.foreignListeners()
 	for _, l := range listeners {
 		family := unix.AF_INET
 		if l.local.Addr().Is6() {
@@ -174,7 +183,7 @@ func stealPorts(a *attempt) sight {
 
 // dialListeners asks each to connect to the denied address.
 func dialListeners(a *attempt) sight {
-	listeners := foreignListeners()
+	listeners := a.foreignListeners()
 	var seen []string
 	for _, l := range listeners {
 		s := a.tunnel(l.local)
@@ -192,6 +201,9 @@ func dialListeners(a *attempt) sight {
 // tunnel asks a proxy for one to the denied address, and shows a denied name in
 // it: that the address is taken decides nothing yet.
 func (a *attempt) tunnel(proxy netip.AddrPort) sight {
+	if err := a.towards(netip.AddrPortFrom(a.IPv4, 443), policy.TCP); err != nil {
+		return a.sent(err)
+	}
 	c, s := a.connect(proxy)
 	if c == nil {
 		if strings.Contains(s.seen, unix.ECONNRESET.Error()) {

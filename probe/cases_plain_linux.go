@@ -7,6 +7,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/exeat/exeat/policy"
 )
 
 const (
@@ -95,6 +97,9 @@ func (a *attempt) datagram(to netip.AddrPort, prepare func(fd int) error) error 
 	if to.Addr().Is6() {
 		family = unix.AF_INET6
 	}
+	if err := a.towards(to, policy.UDP); err != nil {
+		return err
+	}
 	return a.withSocket(family, unix.SOCK_DGRAM, 0, func(fd int) error {
 		if err := wantRefusals(fd, family); err != nil {
 			return err
@@ -167,12 +172,14 @@ func multicast(group netip.Addr) func(*attempt) sight {
 
 func fastOpen(a *attempt) sight {
 	const tcpFastOpenNoCookie = 34
-	inside := false
+	to, inside := netip.AddrPortFrom(a.IPv4, tcpPort), false
+	if err := a.towards(to, policy.TCP); err != nil {
+		return a.sent(err)
+	}
 	err := a.withSocket(unix.AF_INET, unix.SOCK_STREAM, 0, func(fd int) error {
 		if err := setOption(fd, unix.IPPROTO_TCP, tcpFastOpenNoCookie, 1, "TCP_FASTOPEN_NO_COOKIE"); err != nil {
 			return err
 		}
-		to := netip.AddrPortFrom(a.IPv4, tcpPort)
 		err := unix.Sendto(fd, []byte(a.marker), unix.MSG_FASTOPEN|unix.MSG_DONTWAIT, sockaddr(to))
 		inside = socketEndsHere(fd)
 		if err != nil && !errors.Is(err, unix.EINPROGRESS) {
@@ -184,9 +191,12 @@ func fastOpen(a *attempt) sight {
 }
 
 func multipath(a *attempt) sight {
-	inside := false
+	to, inside := netip.AddrPortFrom(a.IPv4, tcpPort), false
+	if err := a.towards(to, policy.TCP); err != nil {
+		return a.sent(err)
+	}
 	err := a.withSocket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, unix.IPPROTO_MPTCP, func(fd int) error {
-		err := unix.Connect(fd, sockaddr(netip.AddrPortFrom(a.IPv4, tcpPort)))
+		err := unix.Connect(fd, sockaddr(to))
 		if err != nil && !errors.Is(err, unix.EINPROGRESS) {
 			return os.NewSyscallError("connect", err)
 		}
@@ -208,6 +218,9 @@ func ping(to func(*attempt) netip.Addr) func(*attempt) sight {
 		family, proto, request := unix.AF_INET, unix.IPPROTO_ICMP, byte(8)
 		if addr.Is6() {
 			family, proto, request = unix.AF_INET6, unix.IPPROTO_ICMPV6, 128
+		}
+		if err := a.towards(netip.AddrPortFrom(addr, 0), policy.ICMP); err != nil {
+			return a.sent(err)
 		}
 		return a.sent(a.withSocket(family, unix.SOCK_DGRAM, proto, func(fd int) error {
 			if err := wantRefusals(fd, family); err != nil {

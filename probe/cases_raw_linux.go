@@ -8,6 +8,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/exeat/exeat/policy"
 )
 
 const notWithoutRaw = "no raw socket without NET_RAW; with it, dropped"
@@ -50,7 +52,7 @@ func rawCases() []Case {
 	} {
 		cases = append(cases, raw("B04", "raw "+p.name, rawProtocol(p.number)))
 	}
-	return append(cases,
+	return append(of(OwnCapabilities, cases...),
 		Case{ID: "B04", Attack: "an SCTP socket", Expected: refusedAtOnce, try: otherProtocol(unix.SOCK_STREAM, unix.IPPROTO_SCTP)},
 		Case{ID: "B04", Attack: "a UDP-Lite socket", Expected: refusedAtOnce, try: otherProtocol(unix.SOCK_DGRAM, unix.IPPROTO_UDPLITE)},
 	)
@@ -66,6 +68,9 @@ func rawProtocol(proto int) func(*attempt) error {
 // otherProtocol sends by a protocol of the kernel's that takes no capability.
 func otherProtocol(kind, proto int) func(*attempt) sight {
 	return func(a *attempt) sight {
+		if err := a.towards(netip.AddrPortFrom(a.IPv4, udpPort), policy.UDP); err != nil {
+			return a.sent(err)
+		}
 		return a.sent(a.withSocket(unix.AF_INET, kind|unix.SOCK_NONBLOCK, proto, func(fd int) error {
 			return sendTo(fd, []byte(a.marker), netip.AddrPortFrom(a.IPv4, udpPort))
 		}))

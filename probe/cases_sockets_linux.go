@@ -17,15 +17,15 @@ import (
 // socketCases try ways out that do not touch the network namespace.
 func socketCases() []Case {
 	cases := []Case{
-		{ID: "B18", Attack: "AF_VSOCK", Expected: "refused by the filter of system calls", try: family(unix.AF_VSOCK, unix.SOCK_STREAM)},
-		{ID: "B19", Attack: "UDP by io_uring", Expected: "refused, as from any socket", try: ringSend},
-		{ID: "B70", Attack: "the control socket", Expected: "not there, or refused", try: unixSockets(controlSockets)},
-		{ID: "B71", Attack: "sockets of engines, buses and agents of the host", Expected: "not there, or refused", try: unixSockets(hostSockets)},
-		{ID: "B72", Attack: "name services of the host", Expected: "not there, or refused", try: unixSockets(nameSockets)},
-		{ID: "B74", Attack: "io_uring", Expected: "refused by the filter of system calls", try: ringSetUp},
-		{ID: "B75", Attack: "rules from a nested user namespace", Expected: "it has no say over the outer network", try: nested},
-		{ID: "B76", Attack: "an inherited descriptor that leads out", Expected: "none beside standard input and outputs", try: inherited},
-		{ID: "B78", Attack: "a keystroke forged on the terminal", Expected: "refused by the filter of system calls", Disturbs: true, try: forgeKey},
+		{ID: "B18", Attack: "AF_VSOCK", Expected: "refused by the filter of system calls", Own: OwnFilter, try: family(unix.AF_VSOCK, unix.SOCK_STREAM)},
+		{ID: "B19", Attack: "UDP by io_uring", Expected: "refused, as from any socket", Own: OwnFilter, try: ringSend},
+		{ID: "B70", Attack: "the control socket", Expected: "not there, or refused", Own: OwnFiles, try: unixSockets(controlSockets)},
+		{ID: "B71", Attack: "sockets of engines, buses and agents of the host", Expected: "not there, or refused", Own: OwnFiles, try: unixSockets(hostSockets)},
+		{ID: "B72", Attack: "name services of the host", Expected: "not there, or refused", Own: OwnFiles, try: unixSockets(nameSockets)},
+		{ID: "B74", Attack: "io_uring", Expected: "refused by the filter of system calls", Own: OwnFilter, try: ringSetUp},
+		{ID: "B75", Attack: "rules from a nested user namespace", Expected: "it has no say over the outer network", Own: OwnCapabilities, try: nested},
+		{ID: "B76", Attack: "an inherited descriptor that leads out", Expected: "none beside standard input and outputs", Own: OwnProcesses, try: inherited},
+		{ID: "B78", Attack: "a keystroke forged on the terminal", Expected: "refused by the filter of system calls", Disturbs: true, Own: OwnFilter, try: forgeKey},
 	}
 	for _, f := range []struct {
 		name         string
@@ -43,7 +43,7 @@ func socketCases() []Case {
 		{"AF_QIPCRTR", unix.AF_QIPCRTR, unix.SOCK_DGRAM},
 	} {
 		cases = append(cases, Case{
-			ID: "B74", Attack: "a socket of " + f.name, Expected: "refused",
+			ID: "B74", Attack: "a socket of " + f.name, Expected: "refused", Own: OwnFilter,
 			try: family(f.family, f.kind),
 		})
 	}

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/exeat/exeat/policy"
 )
 
 // ErrUnsupported is the answer of Run on systems without Linux namespaces.
@@ -110,6 +112,32 @@ type Options struct {
 	// arguments first thing, for what has to be tried by a process of its own. Nil
 	// leaves such cases not proven.
 	Child func(args ...string) []string
+	// Beside, where not nil, says that Run is called beside the sandbox.
+	Beside *Beside
+}
+
+// Beside is what a process knows that shares the sandbox's network namespace, and
+// nothing else of it: what turns on the sandbox's own capabilities, processes, files
+// or filter of system calls is then not proven.
+type Beside struct {
+	// Allowed says what the policy in force allows, which is no way round it.
+	Allowed func(policy.Request) bool
+	// Listeners are those of the enforcement.
+	Listeners []netip.AddrPort
+	// Claim is given each socket before it is used, and may bind it: so what comes of
+	// it can be told from what the sandbox does.
+	Claim func(Socket) error
+}
+
+// Socket is one of an attack, not yet bound.
+type Socket struct {
+	// FD is open until Claim has returned.
+	FD   int
+	IPv6 bool
+	// Protocol is TCP, UDP, ICMP, or the number of another.
+	Protocol policy.Protocol
+	// To is whom it is to send to.
+	To netip.Addr
 }
 
 // caseTime bounds a case, which otherwise waits for answers that do not come.
@@ -140,23 +168,4 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	}
 	o.Aim = o.Aim.withDefaults()
 	return runCases(ctx, o, cases)
-}
-
-// Schedule runs a probe again and again, the first time at once, and hands each
-// outcome to report. It returns when ctx ends.
-func Schedule(ctx context.Context, every time.Duration, run func(context.Context) (Report, error), report func(Report, error)) {
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
-	for {
-		found, err := run(ctx)
-		if ctx.Err() != nil {
-			return // cut short: that it found nothing says nothing
-		}
-		report(found, err)
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
 }

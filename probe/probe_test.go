@@ -3,8 +3,6 @@
 package probe
 
 import (
-	"context"
-	"errors"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -129,27 +127,6 @@ func TestFilesThatWereRewrittenAreAsBefore(t *testing.T) {
 	}
 	if got := read(t, a) + read(t, b); got != "beforebefore" {
 		t.Errorf("put back as %q", got)
-	}
-}
-
-func TestScheduleRunsAtOnceAndUntilItsContextEnds(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	runs, reports := 0, 0
-	Schedule(ctx, time.Millisecond, func(context.Context) (Report, error) {
-		runs++
-		if runs == 3 {
-			cancel()
-		}
-		return Report{Leaks: runs}, errors.New("told")
-	}, func(r Report, err error) {
-		reports++
-		if r.Leaks != reports || err == nil {
-			t.Errorf("report %d: %+v, %v", reports, r, err)
-		}
-	})
-	if runs != 3 || reports != 2 {
-		t.Errorf("%d runs and %d reports, want 3 and 2: the last was cut short", runs, reports)
 	}
 }
 

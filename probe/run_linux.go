@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 )
@@ -15,8 +16,35 @@ type Case struct {
 	Attack, Expected string
 	// Disturbs marks what could disturb the sandbox: left out of the safe subset.
 	Disturbs bool
+	// Own is what the case turns on that is the sandbox's own, besides its network
+	// namespace; empty is nothing.
+	Own Own
 
 	try func(*attempt) sight
+}
+
+// Own is what a sandbox does not share with who stands beside it.
+type Own string
+
+// What cases turn on.
+const (
+	OwnCapabilities Own = "capabilities"
+	OwnProcesses    Own = "processes"
+	OwnFiles        Own = "files"
+	OwnFilter       Own = "filter of system calls"
+)
+
+// of marks cases as turning on something that is the sandbox's own.
+func of(own Own, cases ...Case) []Case {
+	for i := range cases {
+		cases[i].Own = own
+	}
+	return cases
+}
+
+// beside is the sight of a case that is not tried beside the sandbox.
+func (c Case) beside() sight {
+	return unproven("not tried", "it turns on the sandbox's own "+string(c.Own)+", which a probe inside has and one beside it has not")
 }
 
 // sight is what was seen of a case, and what follows from it.
@@ -52,6 +80,9 @@ type attempt struct {
 	marker string
 	mark   uint32
 	child  func(args ...string) []string
+	beside *Beside
+	// to is where the sockets that are opened next send to.
+	to netip.Addr
 }
 
 // deadline is when the case's time is up.
@@ -138,8 +169,13 @@ func runCases(ctx context.Context, o Options, cases []Case) (Report, error) {
 			return report, err
 		}
 		marker := fmt.Sprintf("%s-%03d-", o.Marker, i)
-		a := &attempt{Aim: o.Aim, surroundings: around, marker: marker, mark: o.SocketMark, child: o.Child}
-		s := a.tryUntilQuiet(ctx, c)
+		a := &attempt{Aim: o.Aim, surroundings: around, marker: marker, mark: o.SocketMark, child: o.Child, beside: o.Beside}
+		var s sight
+		if o.Beside != nil && c.Own != "" {
+			s = c.beside()
+		} else {
+			s = a.tryUntilQuiet(ctx, c)
+		}
 		report.add(Finding{
 			ID: c.ID, Attack: c.Attack, Expected: c.Expected,
 			Seen: s.seen, Verdict: s.verdict, Why: s.why, Marker: marker,

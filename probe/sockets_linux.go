@@ -7,10 +7,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/exeat/exeat/policy"
 )
 
 // withSocket opens a socket, does things with it and closes it.
@@ -19,26 +22,76 @@ func (a *attempt) withSocket(family, kind, proto int, f func(fd int) error) erro
 	if err != nil {
 		return os.NewSyscallError(fmt.Sprintf("socket(%s)", familyName(family, kind, proto)), err)
 	}
-	err = a.marked(fd)
+	err = a.prepare(fd)
 	if err == nil {
 		err = f(fd)
 	}
 	return errors.Join(err, unix.Close(fd))
 }
 
-// marked puts the probe's mark on a socket, where there is one.
-func (a *attempt) marked(fd int) error {
-	if a.mark == 0 {
+// prepare puts the probe's mark on a socket, where there is one, and claims it.
+func (a *attempt) prepare(fd int) error {
+	if a.mark != 0 {
+		if err := setOption(fd, unix.SOL_SOCKET, unix.SO_MARK, int(a.mark), "SO_MARK"); err != nil {
+			return err
+		}
+	}
+	if a.beside == nil || a.beside.Claim == nil || !a.to.IsValid() {
 		return nil
 	}
-	return os.NewSyscallError("setsockopt(SO_MARK)", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(a.mark)))
+	return a.claim(fd)
+}
+
+// claim tells of a socket that is about to send.
+func (a *attempt) claim(fd int) error {
+	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	if err != nil {
+		return os.NewSyscallError("getsockopt(SO_DOMAIN)", err)
+	}
+	protocol, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	if err != nil {
+		return os.NewSyscallError("getsockopt(SO_PROTOCOL)", err)
+	}
+	s := Socket{FD: fd, To: a.to, IPv6: domain == unix.AF_INET6}
+	switch protocol {
+	case unix.IPPROTO_TCP, unix.IPPROTO_MPTCP:
+		s.Protocol = policy.TCP
+	case unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6:
+		s.Protocol = policy.ICMP
+	case unix.IPPROTO_UDP:
+		s.Protocol = policy.UDP
+	default:
+		s.Protocol = policy.Protocol(protocol)
+	}
+	return a.beside.Claim(s)
+}
+
+// errAllowed is why nothing is tried: it would be no way round the policy.
+var errAllowed = errors.New("not tried")
+
+const allowedByPolicy = "the policy in force allows it"
+
+// towards says where the next sockets send to. What the policy allows is not tried.
+func (a *attempt) towards(to netip.AddrPort, protocol policy.Protocol) error {
+	a.to = to.Addr().Unmap()
+	if a.to.IsLoopback() {
+		return nil // it leaves nothing
+	}
+	return a.unlessAllowed(policy.Request{Kind: policy.KindPacket, Addr: a.to, Port: to.Port(), Protocol: protocol})
+}
+
+func (a *attempt) unlessAllowed(r policy.Request) error {
+	if a.beside == nil || a.beside.Allowed == nil || !a.beside.Allowed(r) {
+		return nil
+	}
+	return errAllowed
 }
 
 // dialer connects as a program would that knows of nothing.
 func (a *attempt) dialer(timeout time.Duration) *net.Dialer {
 	d := &net.Dialer{Deadline: a.within(timeout), Control: func(_, _ string, c syscall.RawConn) error {
 		var failed error
-		err := c.Control(func(fd uintptr) { failed = a.marked(int(fd)) })
+		err := c.Control(func(fd uintptr) { failed = a.prepare(int(fd)) })
 		return errors.Join(err, failed)
 	}}
 	d.SetMultipathTCP(false)
@@ -89,6 +142,12 @@ func (a *attempt) sent(err error) sight {
 		return unlessQuiet(errSilent.Error(), noFarSide)
 	}
 	seen := err.Error()
+	if errors.Is(err, errAllowed) {
+		return unproven(seen, allowedByPolicy)
+	}
+	if a.beside != nil && notEvenTried(err) {
+		return unproven(seen, "this process may not try it; whether the sandbox may, a probe inside tells")
+	}
 	var got *answered
 	if errors.As(err, &got) {
 		return leak("%s", seen)
@@ -111,6 +170,13 @@ func (a *attempt) sent(err error) sight {
 		return held("%s", seen)
 	}
 	return unlessQuiet(seen, "that could be the answer of a far side")
+}
+
+// notEvenTried says that the socket was refused, rather than what it sent.
+func notEvenTried(err error) bool {
+	var call *os.SyscallError
+	return errors.As(err, &call) && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)) &&
+		(strings.HasPrefix(call.Syscall, "socket(") || strings.HasPrefix(call.Syscall, "setsockopt(") || call.Syscall == "bind")
 }
 
 func errnoOf(err error) syscall.Errno {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/exeat/exeat/policy"
 )
 
 // tcp connects, and asks for something in HTTP, in which a denial can be told.
@@ -48,6 +50,13 @@ type conn struct {
 
 // connect connects; where that fails, or proves something, conn is nil.
 func (a *attempt) connect(to netip.AddrPort) (*conn, sight) {
+	err := a.towards(to, policy.TCP)
+	if err == nil {
+		err = a.unlessAllowed(policy.Request{Kind: policy.KindAsk, Name: a.Name, Port: to.Port(), Protocol: policy.TCP})
+	}
+	if err != nil {
+		return nil, a.sent(err)
+	}
 	c, err := a.dialer(time.Second).DialContext(a.ctx, "tcp", to.String())
 	if err != nil {
 		return nil, a.connected(err)

@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/exeat/exeat/audit"
 	"github.com/exeat/exeat/dnsfilter"
 	"github.com/exeat/exeat/policy"
 )
@@ -62,23 +61,23 @@ type JoinedConfig struct {
 	// NoEgressHook does without the netdev egress hook, as on Linux before 5.16.
 	NoEgressHook bool
 	OnBreach     OnBreach
-	// ProbeEvery is how often the rules are probed (default 30 s), Drain how long
-	// open flows may take to end at SIGTERM (default 5 s).
-	ProbeEvery, Drain time.Duration
+	// Schedule is how often the bypass probe's safe cases are tried (default 5 min),
+	// Drain how long open flows may take to end at SIGTERM (default 5 s).
+	Schedule, Drain time.Duration
 }
 
 // The defaults.
 const (
-	defaultProbeEvery = 30 * time.Second
-	defaultDrain      = 5 * time.Second
+	defaultSchedule = 5 * time.Minute
+	defaultDrain    = 5 * time.Second
 )
 
 func (c JoinedConfig) withDefaults() JoinedConfig {
 	if c.OnBreach == "" {
 		c.OnBreach = BreachDeny
 	}
-	if c.ProbeEvery == 0 {
-		c.ProbeEvery = defaultProbeEvery
+	if c.Schedule == 0 {
+		c.Schedule = defaultSchedule
 	}
 	if c.Drain == 0 {
 		c.Drain = defaultDrain
@@ -128,31 +127,13 @@ func (c JoinedConfig) upstreamProxy() (*url.URL, error) {
 }
 
 // What our own probes ask for. Nothing of it ever leaves: the name is pinned, and
-// the addresses are not routed anywhere (RFC 5737, RFC 3849). What the sandbox
-// asks of them is not logged either, and that hides nothing but a denial.
+// the addresses are not routed anywhere (RFC 5737, RFC 3849).
 var (
 	probeName  = "probe.exeat.invalid"
 	probePin   = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	probeAddr4 = netip.AddrFrom4([4]byte{192, 0, 2, 254})
 	probeAddr6 = netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0xff, 0xff, 14: 0xff, 15: 0xfe})
 )
-
-// ofProbe says that an event is about a probe and no more than that.
-func ofProbe(e audit.Event) bool {
-	if e.Name == probeName {
-		return true
-	}
-	if e.Verdict != policy.Deny && e.Kind != audit.KindError {
-		return false
-	}
-	switch e.Addr {
-	case probeAddr4, probeAddr6:
-		return true
-	case engineDNS.Addr():
-		return e.Port == discardPort
-	}
-	return false
-}
 
 // interfaceAddrs are the namespace's own addresses.
 func interfaceAddrs() (map[netip.Addr]struct{}, error) {

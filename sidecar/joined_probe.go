@@ -16,9 +16,9 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/exeat/exeat/control/api"
 	"github.com/exeat/exeat/firewall"
 	"github.com/exeat/exeat/policy"
+	"github.com/exeat/exeat/probe"
 )
 
 // probeMark is on the sockets of probes. It is no secret: the rules judge what
@@ -33,13 +33,14 @@ const (
 	probeAttempts = 3
 )
 
-// probe tries flows that must be refused and flows that must not, from sockets
+// flowProbe tries flows that must be refused and flows that must not, from sockets
 // that are judged as the sandbox's.
-type probe struct {
+type flowProbe struct {
 	policy interface{ Load() *policy.Compiled }
 	// rules says what is configured besides the policy.
 	v4, v6             firewall.Ports
 	strictDestinations bool
+	claims             *claims
 }
 
 // probeResult is one flow and what became of it; a nil err is that it behaved.
@@ -54,7 +55,7 @@ type probeResult struct {
 var errPassed = errors.New("it was let out")
 
 // run tries every flow that the policy in force says something about.
-func (p *probe) run(ctx context.Context) []probeResult {
+func (p *flowProbe) run(ctx context.Context) []probeResult {
 	results := []probeResult{p.engine()}
 	for _, f := range []struct {
 		suffix string
@@ -79,14 +80,14 @@ func (p *probe) run(ctx context.Context) []probeResult {
 
 // engine sends to the engine's DNS, which the rules refuse the sandbox under
 // every policy (bypass.md B16).
-func (p *probe) engine() probeResult {
+func (p *flowProbe) engine() probeResult {
 	r := probeResult{id: "engine", attempt: "UDP to 127.0.0.11", want: "refused"}
-	r.err = sendRefused(netip.AddrPortFrom(engineDNS.Addr(), discardPort))
+	r.err = p.sendRefused(netip.AddrPortFrom(engineDNS.Addr(), discardPort))
 	return r
 }
 
 // refused tries a flow that the policy denies.
-func (p *probe) refused(ctx context.Context, id string, protocol policy.Protocol, to netip.AddrPort) probeResult {
+func (p *flowProbe) refused(ctx context.Context, id string, protocol policy.Protocol, to netip.AddrPort) probeResult {
 	r := probeResult{id: id, attempt: fmt.Sprintf("%s to %s", protocol, to), want: "refused"}
 	c := p.policy.Load()
 	if c == nil {
@@ -99,9 +100,9 @@ func (p *probe) refused(ctx context.Context, id string, protocol policy.Protocol
 		return r
 	}
 	if protocol == policy.UDP {
-		r.err = sendRefused(to)
+		r.err = p.sendRefused(to)
 	} else {
-		r.err = connectRefused(ctx, to)
+		r.err = p.connectRefused(ctx, to)
 	}
 	if noRoute(r.err) {
 		r.skipped, r.err = "there is no route", nil
@@ -110,7 +111,7 @@ func (p *probe) refused(ctx context.Context, id string, protocol policy.Protocol
 }
 
 // proxied opens a connection that the rules bring to the proxy.
-func (p *probe) proxied(ctx context.Context, id string, to netip.AddrPort) probeResult {
+func (p *flowProbe) proxied(ctx context.Context, id string, to netip.AddrPort) probeResult {
 	r := probeResult{id: id, attempt: "TCP to " + to.String(), want: "taken by the proxy"}
 	c := p.policy.Load()
 	if c == nil || p.strictDestinations {
@@ -124,7 +125,7 @@ func (p *probe) proxied(ctx context.Context, id string, to netip.AddrPort) probe
 		r.skipped = "the policy does not bring it to the proxy"
 		return r
 	}
-	conn, err := probeDialer().DialContext(ctx, "tcp", to.String())
+	conn, err := p.dialer(to.Addr()).DialContext(ctx, "tcp", to.String())
 	if err == nil {
 		err = conn.Close()
 	}
@@ -135,21 +136,21 @@ func (p *probe) proxied(ctx context.Context, id string, to netip.AddrPort) probe
 }
 
 // resolver asks a resolver on loopback that does not exist: ours must answer.
-func (p *probe) resolver(ctx context.Context, id string, to netip.AddrPort) probeResult {
+func (p *flowProbe) resolver(ctx context.Context, id string, to netip.AddrPort) probeResult {
 	r := probeResult{id: id, attempt: "DNS to " + to.String(), want: "answered by our resolver"}
 	question := new(dns.Msg).SetQuestion(dns.Fqdn(probeName), dns.TypeA)
-	client := &dns.Client{Dialer: probeDialer(), Timeout: probeTimeout}
+	client := &dns.Client{Dialer: p.dialer(to.Addr()), Timeout: probeTimeout}
 	_, _, err := client.ExchangeContext(ctx, question, to.String())
 	r.err = err
 	return r
 }
 
 // probeDialer makes sockets that are judged as the sandbox's.
-func probeDialer() *net.Dialer {
-	d := &net.Dialer{Timeout: probeTimeout, Control: func(_, _ string, c syscall.RawConn) error {
+func (p *flowProbe) dialer(to netip.Addr) *net.Dialer {
+	d := &net.Dialer{Timeout: probeTimeout, Control: func(network, _ string, c syscall.RawConn) error {
 		var inner error
 		err := c.Control(func(fd uintptr) {
-			inner = os.NewSyscallError("setsockopt(SO_MARK)", unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, int(probeMark)))
+			inner = p.prepare(int(fd), network, to)
 		})
 		return errors.Join(err, inner)
 	}}
@@ -157,9 +158,21 @@ func probeDialer() *net.Dialer {
 	return d
 }
 
+// prepare marks a socket and claims it.
+func (p *flowProbe) prepare(fd int, network string, to netip.Addr) error {
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(probeMark)); err != nil {
+		return os.NewSyscallError("setsockopt(SO_MARK)", err)
+	}
+	s := probe.Socket{FD: fd, To: to, IPv6: to.Is6(), Protocol: policy.UDP}
+	if strings.HasPrefix(network, "tcp") {
+		s.Protocol = policy.TCP
+	}
+	return p.claims.claim(s)
+}
+
 // sendRefused sends a datagram, which the rules must refuse while it is sent.
-func sendRefused(to netip.AddrPort) error {
-	conn, err := probeDialer().Dial("udp", to.String())
+func (p *flowProbe) sendRefused(to netip.AddrPort) error {
+	conn, err := p.dialer(to.Addr()).Dial("udp", to.String())
 	if err != nil {
 		return err
 	}
@@ -177,8 +190,8 @@ func sendRefused(to netip.AddrPort) error {
 }
 
 // connectRefused opens a connection, which the rules must reset.
-func connectRefused(ctx context.Context, to netip.AddrPort) error {
-	conn, err := probeDialer().DialContext(ctx, "tcp", to.String())
+func (p *flowProbe) connectRefused(ctx context.Context, to netip.AddrPort) error {
+	conn, err := p.dialer(to.Addr()).DialContext(ctx, "tcp", to.String())
 	switch {
 	case err == nil:
 		return errors.Join(errPassed, conn.Close())
@@ -215,23 +228,3 @@ func passed(results []probeResult) bool {
 
 // oneLine makes one line of a joined error.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
-
-// report is the results as the control API gives them.
-func report(results []probeResult) api.ProbeReport {
-	var out api.ProbeReport
-	for _, r := range results {
-		c := api.ProbeCase{ID: r.id, Attack: r.attempt, Expected: r.want, Seen: r.want, Verdict: api.ProbeHeld}
-		switch {
-		case r.skipped != "":
-			c.Seen, c.Why, c.Verdict = "", r.skipped, api.ProbeNotProven
-			out.NotProven++
-		case r.err != nil:
-			c.Seen, c.Verdict = oneLine(r.err), api.ProbeLeak
-			out.Leaks++
-		default:
-			out.Held++
-		}
-		out.Cases = append(out.Cases, c)
-	}
-	return out
-}

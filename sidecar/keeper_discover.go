@@ -35,16 +35,17 @@ func (k *Keeper) discover(ctx context.Context, kernel *firewall.Kernel) (asked n
 	if !engineNamed() {
 		return asked, nil
 	}
-	own, secrets := k.base.Own, firewall.NewSecrets(probeMark)
+	own := k.base.Own
 	dialer := &ownDialer{streamEngine: k.config.NetRaw}
 	dialer.SetMultipathTCP(false)
 	if own.Cgroup == 0 {
 		// We have not taken our uid yet: for this moment ours is the one that we have.
 		own.UID = uint32(os.Getuid())
-		dialer.Control = withSecrets(secrets)
+		own.Bears = firewall.NewSecrets(probeMark)
+		dialer.Control = withSecrets(own.Bears)
 	}
 	k.base.Resolvers.Engine = true // lets us ask
-	if err := k.shut(kernel, own, secrets); err != nil {
+	if err := k.shut(kernel, own, firewall.NewSecrets(probeMark)); err != nil {
 		return asked, err
 	}
 	d := discovery{kernel: kernel, dial: dialer}

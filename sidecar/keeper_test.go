@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/exeat/exeat/audit"
 	"github.com/exeat/exeat/firewall"
 	"github.com/exeat/exeat/policy"
 )
@@ -188,23 +187,5 @@ func TestWhichLinksAreSafe(t *testing.T) {
 				t.Errorf("health %+v", g.health())
 			}
 		})
-	}
-}
-
-func TestOnlyWhatOurProbesAskForIsQuiet(t *testing.T) {
-	for name, c := range map[string]struct {
-		event audit.Event
-		want  bool
-	}{
-		"the probe's name":                   {audit.Event{Name: probeName, Verdict: policy.Allow}, true},
-		"the probe's address, denied":        {audit.Event{Addr: probeAddr4, Verdict: policy.Deny}, true},
-		"the probe's address, let out":       {audit.Event{Kind: audit.KindDecision, Addr: probeAddr4, Verdict: policy.Allow}, false},
-		"another port of the engine's DNS":   {audit.Event{Addr: engineDNS.Addr(), Port: 53, Verdict: policy.Deny}, false},
-		"any other name":                     {audit.Event{Name: "x.exeat.invalid", Verdict: policy.Deny}, false},
-		"an event that is about nothing yet": {audit.Event{Kind: audit.KindSwap}, false},
-	} {
-		if got := ofProbe(c.event); got != c.want {
-			t.Errorf("%s: quiet %v, want %v", name, got, c.want)
-		}
 	}
 }

@@ -45,6 +45,9 @@ func Work(ctx context.Context, stdout io.Writer) (err error) {
 	}
 	w := &joinedWorker{handover: h, keeper: newKeeperLink(conn)}
 	defer func() { err = errors.Join(err, w.close()) }()
+	if w.claims, err = newClaims(); err != nil {
+		return err
+	}
 	if err := w.take(files); err != nil {
 		return err
 	}
@@ -81,9 +84,12 @@ type joinedWorker struct {
 	rules  *firewall.WatchRules
 	links  *firewall.WatchLinks
 	guard  *linkGuard
-	probe  *probe
+	probe  *flowProbe
+	claims *claims
 	local  atomic.Pointer[map[netip.Addr]struct{}]
-	probed atomic.Pointer[string] // what the last probe complains of
+	probed atomic.Pointer[string] // what the last probe of flows complains of
+
+	catalogue *catalogue
 
 	changed chan string   // somebody else changed our tables
 	attack  chan struct{} // a packet that only an attacker sends
@@ -109,11 +115,12 @@ func (w *joinedWorker) take(files []held) error {
 	if w.Own.Cgroup != 0 {
 		return nil
 	}
+	w.Own.Bears = firewall.NewSecrets(probeMark)
 	// Connections that we accept are of our uid, so they must bear the secrets.
 	for _, ln := range append(w.listeners.Transparent, w.listeners.Explicit...) {
 		raw, err := ln.SyscallConn()
 		if err == nil {
-			err = withSecrets(w.secrets)("", "", raw)
+			err = withSecrets(w.Own.Bears)("", "", raw)
 		}
 		if err != nil {
 			return fmt.Errorf("mark a listener: %w", err)
@@ -147,7 +154,7 @@ func (w *joinedWorker) enforce(stdout io.Writer) (err error) {
 		return err
 	}
 	w.packet, err = firewall.OpenLog(firewall.LogConfig{
-		Group: logGroup, Policy: w.car.InForce(), Names: w.car.Names(), Log: quietLog{w.car.Log(), ofProbe},
+		Group: logGroup, Policy: w.car.InForce(), Names: w.car.Names(), Log: quietLog{w.car.Log(), w.claims.cover},
 		Attack: func() { offer(w.attack, struct{}{}) },
 	})
 	if err != nil {
@@ -188,7 +195,8 @@ func (w *joinedWorker) assemble(stdout io.Writer) error {
 	for _, e := range w.Names {
 		w.car.Names().Add(e.Name, []netip.Addr{e.Addr}, e.Expires.Sub(now)-attribution.Grace)
 	}
-	w.probe = &probe{policy: w.car.InForce(), v4: w.V4, v6: w.V6, strictDestinations: w.Config.StrictDestinations}
+	w.probe = &flowProbe{policy: w.car.InForce(), v4: w.V4, v6: w.V6, strictDestinations: w.Config.StrictDestinations, claims: w.claims}
+	w.catalogue = w.newCatalogue()
 	w.guard = newLinkGuard(w.handover)
 	return nil
 }
@@ -201,9 +209,9 @@ func (w *joinedWorker) setup() (Setup, error) {
 	dialer := &ownDialer{streamEngine: c.NetRaw}
 	dialer.SetMultipathTCP(false)
 	if w.Own.Cgroup == 0 {
-		dialer.Control = withSecrets(w.secrets)
+		dialer.Control = withSecrets(w.Own.Bears)
 		s.Proxy.Dial = dialer.DialContext
-		s.Proxy.Connect = proxy.Connector(w.secrets.SetOnSocket)
+		s.Proxy.Connect = proxy.Connector(w.Own.Bears.SetOnSocket)
 	}
 	c.Resolvers = w.Resolvers.Upstreams
 	if s.DNS.Upstreams, err = c.upstreams(); err != nil {
@@ -225,7 +233,7 @@ func (w *joinedWorker) setup() (Setup, error) {
 		s.DNS.Pins[name] = addrs
 	}
 	s.Proxy.Local = w.isLocal
-	s.Quiet, s.Drain = ofProbe, c.Drain
+	s.Quiet, s.Drain = w.claims.cover, c.Drain
 	s.Engine = Config{
 		Version: c.Version, Shape: Joined, Name: c.Name,
 		Policy: c.Policy, Phase: c.Phase, Phases: c.Phases, Floor: floor,
@@ -273,6 +281,9 @@ func (w *joinedWorker) complain(message string) {
 // close gives everything back; the rules stay.
 func (w *joinedWorker) close() error {
 	var errs []error
+	if w.claims != nil {
+		errs = append(errs, w.claims.close())
+	}
 	if w.car != nil {
 		errs = append(errs, w.car.Close())
 	}
@@ -312,5 +323,6 @@ func (w *joinedWorker) serve(ctx context.Context) error {
 	group.Go(func() error { return w.rules.Run(ctx, func(what string) { offer(w.changed, what) }) })
 	group.Go(func() error { return w.links.Run(ctx, w.sawLink) })
 	group.Go(func() error { return w.watch(ctx) })
+	group.Go(func() error { return w.keepSchedule(ctx) })
 	return group.Wait()
 }

@@ -20,14 +20,18 @@ import (
 	"github.com/exeat/exeat/firewall"
 )
 
-// lookEvery is how often the namespace's addresses are looked at.
-const lookEvery = 2 * time.Second
+// lookEvery is how often the namespace's addresses are looked at, and flowsEvery how
+// often the few flows are tried that readiness rests on.
+const (
+	lookEvery  = 2 * time.Second
+	flowsEvery = 30 * time.Second
+)
 
 // watch earns readiness, and takes it away again: it probes the rules, and acts
 // on what the watches see. It ends with ctx, or when the worker must start anew.
 func (w *joinedWorker) watch(ctx context.Context) error {
 	w.check(ctx)
-	probes := time.NewTicker(w.Config.ProbeEvery)
+	probes := time.NewTicker(min(w.Config.Schedule, flowsEvery))
 	defer probes.Stop()
 	looks := time.NewTicker(lookEvery)
 	defer looks.Stop()
@@ -37,7 +41,10 @@ func (w *joinedWorker) watch(ctx context.Context) error {
 			return nil
 		case <-probes.C:
 			w.check(ctx)
-		case <-looks.C:
+		case now := <-looks.C:
+			if err := w.claims.expire(now); err != nil {
+				w.complain("the sockets of our probes: " + err.Error())
+			}
 			if err := w.lookAround(); err != nil {
 				w.complain("the namespace's addresses can't be read: " + err.Error())
 			}
@@ -97,14 +104,12 @@ func (w *joinedWorker) prove(ctx context.Context) error {
 	}
 }
 
-// Probe implements control.Prober.
-func (w *joinedWorker) Probe(ctx context.Context, _ api.ProbeRequest) (api.ProbeReport, error) {
-	return report(w.probe.run(ctx)), nil
-}
-
 // health gives the parts besides the policy.
 func (w *joinedWorker) health() []api.Health {
 	probe := api.Health{Part: "probe", OK: true}
+	if why := w.catalogue.leaked(); why != "" {
+		probe.OK, probe.Message = false, why
+	}
 	if why := w.probed.Load(); why != nil {
 		probe.OK, probe.Message = false, *why
 	}

@@ -259,9 +259,9 @@ func (s *settings) readRules(c *sidecar.JoinedConfig) error {
 	}
 	c.Floor, c.StrictDestinations = s.floor, s.strictDestinations
 	c.NoEgressHook = s.noEgressHook
-	c.ProbeEvery, c.Drain = s.probeEvery, s.drain
-	if s.probeEvery <= 0 {
-		problems = append(problems, fmt.Errorf("--probe-every %s: want more than 0", s.probeEvery))
+	c.Schedule, c.Drain = s.schedule, s.drain
+	if s.schedule <= 0 {
+		problems = append(problems, fmt.Errorf("--schedule %s: want more than 0", s.schedule))
 	}
 	if s.drain <= 0 {
 		problems = append(problems, fmt.Errorf("--drain %s: want more than 0", s.drain))

@@ -36,7 +36,7 @@ type settings struct {
 	netRaw             string
 	noEgressHook       bool
 	name               string
-	probeEvery, drain  time.Duration
+	schedule, drain    time.Duration
 }
 
 func (s *settings) registerControl(flags *pflag.FlagSet) {
@@ -63,11 +63,11 @@ func (s *settings) register(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&s.hosts, "add-host", nil, "pin a name: `NAME=ADDR[,ADDR]` (repeatable)")
 	flags.StringVar(&s.upstreamProxy, "upstream-proxy", "", "reach everything through the HTTP proxy at `URL`")
 	flags.StringArrayVar(&s.inbound, "inbound", nil, "let new flows in to `PORT[/tcp|/udp]`, or all (repeatable)")
-	flags.StringVar(&s.onBreach, "on-breach", "deny", "when a probe fails: `deny` everything, or report it and go on")
+	flags.StringVar(&s.onBreach, "on-breach", "deny", "when a probe fails or finds a leak: `deny` everything, or report it and go on")
 	flags.BoolVar(&s.strictDestinations, "strict-destinations", false, "refuse unknown addresses on ports 80 and 443 too, unread")
 	flags.StringVar(&s.netRaw, "sandbox-net-raw", "yes", "whether the sandbox may have NET_RAW: `yes` or no")
 	flags.BoolVar(&s.noEgressHook, "no-egress-hook", false, "do without the netdev egress hook, as on Linux before 5.16: the sandbox must lack NET_RAW")
 	flags.StringVar(&s.name, "name", "", "call the sandbox `NAME` in status")
-	flags.DurationVar(&s.probeEvery, "probe-every", 30*time.Second, "probe the rules every `TIME`")
+	flags.DurationVar(&s.schedule, "schedule", 5*time.Minute, "try the bypass probe's safe cases every `TIME`, for ever")
 	flags.DurationVar(&s.drain, "drain", 5*time.Second, "at SIGTERM, give open connections this `TIME` to end")
 }

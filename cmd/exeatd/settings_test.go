@@ -43,14 +43,14 @@ on-breach = "report"
 allow = ["file.test", "other.test"]
 sandbox-net-raw = "no"
 strict-destinations = true
-probe-every = "7s"
+schedule = "7s"
 control-uid = 1000
 `
 	c, err := readSettings(t, []string{"--name", "flag"}, []string{"EXEAT_NAME=env", "EXEAT_ON_BREACH=deny", "EXEAT_ALLOW=env.test:443\n10.0.0.0/8  b.test", "OTHER=1"}, file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Name != "flag" || c.OnBreach != sidecar.BreachDeny || c.NetRaw || !c.StrictDestinations || c.ProbeEvery.Seconds() != 7 {
+	if c.Name != "flag" || c.OnBreach != sidecar.BreachDeny || c.NetRaw || !c.StrictDestinations || c.Schedule.Seconds() != 7 {
 		t.Errorf("got %+v", c)
 	}
 	if c.ControlUID == nil || *c.ControlUID != 1000 {

@@ -86,13 +86,13 @@ func TestAProbeThatFails(t *testing.T) {
 	// being asked.
 	spoil := nft + ` 'add table ip other; add chain ip other o { type filter hook output priority -200; }; add rule ip other o udp dport 53 drop'`
 	t.Run("denies everything", func(t *testing.T) {
-		s := start(t, "--allow", "203.0.113.7:7", "--probe-every", "200ms")
+		s := start(t, "--allow", "203.0.113.7:7", "--schedule", "200ms")
 		s.Sh(t, spoil)
 		s.says(t, "the rules do not hold")
 		s.deniedAll(t)
 	})
 	t.Run("or is reported", func(t *testing.T) {
-		s := start(t, "--allow", "203.0.113.7:7", "--probe-every", "200ms", "--on-breach", "report")
+		s := start(t, "--allow", "203.0.113.7:7", "--schedule", "200ms", "--on-breach", "report")
 		s.Sh(t, spoil)
 		s.says(t, "the rules do not hold")
 		lab.Eventually(t, "not ready", func() bool { return s.Ready(t.Context()) != nil })
