@@ -46,8 +46,8 @@ fmt: ## format with gofumpt
 fuzz: ## run every fuzz target, FUZZTIME (5m) each
 	scripts/fuzz
 
-mutants: ## break the product on purpose (mutants/), in a copy: each time the named test must fail
-	scripts/mutants
+mutants: ## break the product on purpose (mutants/), in a copy: each time the named test must fail (ONLY="29 B05")
+	scripts/mutants $(ONLY)
 
 vuln: ## look the dependencies up in the Go vulnerability database (needs the internet)
 	$(GO) tool -modfile=tools/go.mod govulncheck ./...
@@ -55,14 +55,16 @@ vuln: ## look the dependencies up in the Go vulnerability database (needs the in
 sbom: ## write dist/*.cdx.json, what goes into each program (CycloneDX)
 	scripts/sbom
 
+# Of the peers, two are built from their modules, which are no part of the product.
 bench: ## measure against the peers and write bench/RESULTS.md (root only); QUICK=1 takes minutes and checks ratios only
+	cd tools/peers && $(GO) build -trimpath -o ../../bin/peers/ ./coredns github.com/stripe/smokescreen
 	$(GO) build -trimpath -o bin/bench ./bench
-	QUICK=$(QUICK) bin/bench run $(BENCHFLAGS)
+	QUICK=$(QUICK) bin/bench run $(if $(filter 1,$(QUICK)),-o -) $(BENCHFLAGS)
 
 torture: ## wear exeat out: the long variants of e2e/torture, EXEAT_TORTURE (1) of their full length (root only)
 	EXEAT_TORTURE=$${EXEAT_TORTURE:-1} $(GO) test -count=1 -timeout 8h -v $(TORTUREFLAGS) ./e2e/torture
 
-bench-plots: ## draw how costs grow with tunnels, flows and targets into docs/plots (root only)
+bench-plots: ## draw how costs grow with flows, targets, names and agents into docs/plots (root only)
 	$(GO) build -trimpath -o bin/bench ./bench
 	bin/bench plots
 

@@ -4,6 +4,7 @@ package main
 
 import (
 	"crypto/tls"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -118,8 +119,49 @@ func TestASectionIsMarkdown(t *testing.T) {
 		columns: []string{"peer", "µs"}, rows: [][]string{{"exeat", "7"}},
 		verdicts: []verdict{{what: "µs", got: 7, limit: 5}},
 	}.write(&out)
-	want := "| peer | µs |\n|---|---|\n| exeat | 7 |\n\n- **missed**: µs: 7 (≤ 5)\n\n"
+	want := "| peer | µs |\n|---|---|\n| exeat | 7 |\n\n- **missed**: µs: 7 (≤ 5), by 40 %\n\n"
 	if out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
+
+func TestTheNotesAreReadByTarget(t *testing.T) {
+	got := notesOf("# Notes\n\nWhat was tried.\n\n## P4\n\nOne thing.\n\nAnother.\n\n## P8-direct\nA third.\n")
+	if len(got) != 2 || got["P4"] != "One thing.\n\nAnother." || got["P8-direct"] != "A third." {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestAGateIsTriedThreeTimesAndJudgedOnlyWhereItIsQuiet(t *testing.T) {
+	miss := section{verdicts: []verdict{{what: "ratio", got: 2, limit: 1, ratio: true}}}
+	for _, c := range []struct {
+		name   string
+		taken  []section // what each try finds
+		busy   bool
+		tries  int
+		judged bool
+		missed int
+	}{
+		{"met at once", []section{{}}, false, 1, true, 0},
+		{"met at the third try", []section{miss, miss, {}}, false, 3, true, 0},
+		{"missed three times", []section{miss, miss, miss}, false, 3, true, 1},
+		{"missed three times beside others", []section{miss, miss, miss}, true, 3, false, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tries := 0
+			g := gate{log: io.Discard, others: func() (float64, error) {
+				if c.busy {
+					return .5, nil
+				}
+				return .01, nil
+			}}
+			s, judged, err := g.measure(nil, target{measure: func(*lab) (section, error) {
+				tries++
+				return c.taken[tries-1], nil
+			}})
+			if err != nil || tries != c.tries || judged != c.judged || len(s.gatesMissed()) != c.missed {
+				t.Errorf("%d tries, judged %v, %d missed, %v", tries, judged, len(s.gatesMissed()), err)
+			}
+		})
 	}
 }

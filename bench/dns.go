@@ -128,16 +128,43 @@ func resolvers(l *lab) ([]*peer, error) {
 			name: "exeat", version: "this tree",
 			command: []string{l.program, "engine", "-dns", "127.0.0.1:{port}", "-upstream", firstOrigin, "-resolve", firstOrigin},
 		},
-		unbound(),
+		unbound(), coredns(),
 	}
+	var there []*peer
 	for i, p := range all {
 		p.port = 10100 + i
 		p.address = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(p.port)).String()
-		if err := p.prepare(l.dir); err != nil {
+		if installed, err := p.install(l); err != nil {
 			return nil, err
+		} else if installed {
+			there = append(there, p)
 		}
 	}
-	return all, nil
+	return there, nil
+}
+
+// coredns has a cache, forwards, and denies by a template; it logs nothing.
+func coredns() *peer {
+	return &peer{
+		name: "coredns", command: []string{"coredns", "-quiet", "-conf", "{config}"}, versionFlag: "-version",
+		config: denied + `:{port} {
+  bind 127.0.0.1
+  template ANY ANY {
+    rcode NXDOMAIN
+    authority "{{ .Zone }} 60 IN SOA ns.{{ .Zone }} hostmaster.{{ .Zone }} (1 60 60 60 60)"
+  }
+}
+.:{port} {
+  bind 127.0.0.1
+  cache {
+    success 100000 3600
+  }
+  forward . ` + firstOrigin + ` {
+    max_concurrent 4096
+  }
+}
+`,
+	}
 }
 
 func unbound() *peer {

@@ -38,6 +38,7 @@ func runEngine(ctx context.Context, args []string, stdout io.Writer) error {
 	names := flags.String("dns", "", "address to answer questions at")
 	upstream := flags.String("upstream", "", "resolver that is asked")
 	resolve := flags.String("resolve", "", "the address of "+originName)
+	targets := flags.Int("targets", 0, "how many targets more the policy has")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -46,7 +47,7 @@ func runEngine(ctx context.Context, args []string, stdout io.Writer) error {
 		return fmt.Errorf("-resolve: %w", err)
 	}
 	var inForce atomic.Pointer[policy.Compiled]
-	inForce.Store(allowlist(1))
+	inForce.Store(allowlist(1, *targets))
 	log := audit.New(audit.Config{Writer: io.Discard})
 	table := attribution.New(time.Hour, time.Now)
 	// As the resolver does when it answers a client that is about to connect.
@@ -83,7 +84,7 @@ func runEngine(ctx context.Context, args []string, stdout io.Writer) error {
 			flows.Close()
 			return errors.Join(err, log.Close())
 		case s := <-swaps:
-			next := allowlist(generation)
+			next := allowlist(generation, *targets)
 			if s == syscall.SIGUSR1 {
 				next = policy.Compile(policy.Document{Mode: policy.ModeNoNetwork}, policy.Options{Generation: generation})
 			}
@@ -119,8 +120,11 @@ func serveQuestions(ctx context.Context, address, upstream string, c dnsfilter.C
 	return nil
 }
 
-func allowlist(generation uint64) *policy.Compiled {
-	return policy.Compile(policy.Document{
-		Mode: policy.ModeAllowlist, Allowed: []policy.Target{{Name: originName}, {Name: "bench.test", Wildcard: true}},
-	}, policy.Options{Generation: generation})
+// allowlist allows the origin's name, those of the zone, and so many others.
+func allowlist(generation uint64, more int) *policy.Compiled {
+	allowed := []policy.Target{{Name: originName}, {Name: "bench.test", Wildcard: true}}
+	for i := range more {
+		allowed = append(allowed, policy.Target{Name: fmt.Sprintf("host-%d.many.test", i)})
+	}
+	return policy.Compile(policy.Document{Mode: policy.ModeAllowlist, Allowed: allowed}, policy.Options{Generation: generation})
 }

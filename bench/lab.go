@@ -126,33 +126,40 @@ func (l *lab) unpack() error {
 
 // cable makes the two namespaces and the veth pair between them.
 func (l *lab) cable() error {
+	addresses := make([]string, 16)
+	at := netip.MustParseAddr(firstOrigin)
+	for i := range addresses {
+		addresses[i], at = at.String(), at.Next()
+	}
 	var err error
-	if l.sandbox, err = newNamespace(); err != nil {
-		return err
+	l.sandbox, l.beyond, err = newPair([]string{sandboxAddr}, addresses)
+	return err
+}
+
+// newPair makes two namespaces joined by a cable, with addresses at its ends.
+func newPair(near, far []string) (one, other netns.NsHandle, err error) {
+	if one, err = newNamespace(); err != nil {
+		return one, netns.None(), err
 	}
-	if l.beyond, err = newNamespace(); err != nil {
-		return err
+	if other, err = newNamespace(); err != nil {
+		return one, other, errors.Join(err, one.Close())
 	}
-	err = within(l.sandbox, func() error {
+	err = within(one, func() error {
 		return netlink.LinkAdd(&netlink.Veth{
 			LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0",
-			PeerNamespace: netlink.NsFd(l.beyond),
+			PeerNamespace: netlink.NsFd(other),
 		})
 	})
+	if err == nil {
+		err = within(one, func() error { return configure(near...) })
+	}
+	if err == nil {
+		err = within(other, func() error { return configure(far...) })
+	}
 	if err != nil {
-		return err
+		return netns.None(), netns.None(), errors.Join(err, one.Close(), other.Close())
 	}
-	if err := within(l.sandbox, func() error { return configure(sandboxAddr) }); err != nil {
-		return err
-	}
-	return within(l.beyond, func() error {
-		addresses := make([]string, 16)
-		at := netip.MustParseAddr(firstOrigin)
-		for i := range addresses {
-			addresses[i], at = at.String(), at.Next()
-		}
-		return configure(addresses...)
-	})
+	return one, other, nil
 }
 
 // configure sets up the namespace that the thread is in.

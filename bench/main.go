@@ -54,6 +54,7 @@ func runLab(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	peers := flags.String("peers", "", "comma-separated peers, e.g. haproxy; default all that are installed")
 	ours := flags.String("engine", "", "our side: a command that redirects as it likes is given {port} and {uid} (default: the bench's own engine)")
 	rounds := flags.Int("rounds", 0, "how often everything is measured (default 7; 3 where quick)")
+	notes := flags.String("notes", "bench/notes.md", "what was tried for the targets that are missed")
 	results := flags.String("o", "bench/RESULTS.md", "where the results are written; - for none")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -65,27 +66,40 @@ func runLab(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	if *rounds > 0 {
 		size.rounds = *rounds
 	}
+	tried, err := os.ReadFile(*notes)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
 	lab, err := newLab(ctx, size, list(*peers), *ours, stderr)
 	if err != nil {
 		return err
 	}
-	report := newReport(lab)
+	report := newReport(lab, string(tried))
 	for _, t := range targets() {
 		if picked := list(*only); len(picked) > 0 && !contains(picked, t.id) {
 			continue
 		}
 		fmt.Fprintf(stderr, "%s %s\n", t.id, t.title)
-		section, err := t.measure(lab)
+		section, judged, err := measureTarget(lab, t, *quick, stderr)
 		if err != nil {
 			return errors.Join(fmt.Errorf("%s: %w", t.id, err), lab.close())
 		}
-		report.add(t, section)
+		report.add(t, section, judged)
 		section.write(stderr)
 	}
 	if err := lab.close(); err != nil {
 		return err
 	}
-	return report.finish(*results, *quick)
+	return report.finish(*results, *quick, stderr)
+}
+
+// measureTarget measures once, or where it gates as often as it takes.
+func measureTarget(l *lab, t target, gates bool, stderr io.Writer) (s section, judged bool, err error) {
+	if gates {
+		return gate{log: stderr, others: othersAtWork}.measure(l, t)
+	}
+	s, err = t.measure(l)
+	return s, true, err
 }
 
 func list(s string) []string {

@@ -31,6 +31,8 @@ type peer struct {
 	// config is written to NAME.conf in the lab's directory.
 	config  string
 	command []string
+	// silent discards what it writes: smokescreen logs every connection.
+	silent  bool
 	process *process
 }
 
@@ -40,7 +42,7 @@ func newPeers(l *lab, picked []string, ours string) ([]*peer, error) {
 	all := []*peer{
 		{name: direct, version: "-"},
 		{name: "exeat", version: "this tree", command: []string{l.program, "engine", "-listen", ":{port}", "-resolve", "{origin}"}},
-		haproxy(), squid(), tinyproxy(),
+		haproxy(), squid(), smokescreen(), tinyproxy(),
 	}
 	if ours != "" {
 		all[1].command = strings.Fields(ours)
@@ -57,16 +59,33 @@ func newPeers(l *lab, picked []string, ours string) ([]*peer, error) {
 		if len(picked) > 0 && p.name != "exeat" && !contains(picked, p.name) {
 			continue
 		}
-		if _, err := exec.LookPath(p.command[0]); err != nil {
-			fmt.Fprintf(l.log, "%s is not installed and not measured\n", p.name)
-			continue
-		}
-		if err := p.prepare(l.dir); err != nil {
+		if there, err := p.install(l); err != nil {
 			return nil, err
+		} else if there {
+			peers = append(peers, p)
 		}
-		peers = append(peers, p)
 	}
 	return peers, nil
+}
+
+// install prepares a peer where its program is there. One that is built from its
+// module (tools/peers) lies beside this binary, and is copied to where every uid
+// reaches it.
+func (p *peer) install(l *lab) (bool, error) {
+	if self, err := os.Executable(); err == nil {
+		built := filepath.Join(filepath.Dir(self), "peers", p.command[0])
+		if program, err := os.ReadFile(built); err == nil {
+			p.command[0] = filepath.Join(l.dir, p.command[0])
+			if err := os.WriteFile(p.command[0], program, 0o755); err != nil {
+				return false, err
+			}
+		}
+	}
+	if _, err := exec.LookPath(p.command[0]); err != nil {
+		fmt.Fprintf(l.log, "%s is not installed and not measured\n", p.name)
+		return false, nil
+	}
+	return true, p.prepare(l.dir)
 }
 
 // prepare fills in what the lab decides, and writes the peer's configuration.
@@ -83,7 +102,7 @@ func (p *peer) prepare(dir string) error {
 		if err != nil {
 			return fmt.Errorf("%s %s: %w", p.command[0], flag, err)
 		}
-		p.version, _, _ = strings.Cut(string(out), "\n")
+		p.version, _, _ = strings.Cut(strings.TrimSpace(string(out)), "\n")
 	}
 	return os.WriteFile(config, []byte(fill.Replace(p.config)), 0o644)
 }
@@ -101,7 +120,11 @@ func (p *peer) startAs(ctx context.Context, l *lab, try func() error) error {
 	var err error
 	running := l.origin
 	if p.name != direct {
-		if p.process, err = l.start(l.sandbox, peerUID, p.command...); err != nil {
+		command := p.command
+		if p.silent {
+			command = append([]string{"sh", "-c", `exec "$@" >/dev/null 2>&1`, "sh"}, command...)
+		}
+		if p.process, err = l.start(l.sandbox, peerUID, command...); err != nil {
 			return err
 		}
 		running = p.process
@@ -165,6 +188,15 @@ max_filedescriptors 20000
 read_ahead_gap 1 MB
 shutdown_lifetime 0 seconds
 `,
+	}
+}
+
+// smokescreen has no list to look destinations up in, no metrics, and its log is
+// thrown away.
+func smokescreen() *peer {
+	return &peer{
+		name: "smokescreen", connect: true, silent: true,
+		command: []string{"smokescreen", "--listen-ip", "127.0.0.1", "--listen-port", "{port}", "--allow-range", "203.0.113.0/24"},
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"runtime"
@@ -66,7 +67,11 @@ func (v verdict) String() string {
 	if v.atLeast {
 		sign = "≥"
 	}
-	return fmt.Sprintf("%s: %s: %.3g (%s %.3g)", word, v.what, v.got, sign, v.limit)
+	text := fmt.Sprintf("%s: %s: %.3g (%s %.3g)", word, v.what, v.got, sign, v.limit)
+	if !v.met() && v.limit != 0 {
+		text += fmt.Sprintf(", by %.0f %%", 100*math.Abs(v.got-v.limit)/v.limit)
+	}
+	return text
 }
 
 // write prints the section as Markdown.
@@ -90,12 +95,28 @@ func (s section) write(w io.Writer) {
 
 // report is RESULTS.md in the making.
 type report struct {
-	body   bytes.Buffer
-	missed []string
+	body bytes.Buffer
+	// tried is what bench/notes.md says about each target.
+	tried map[string]string
+	// short are the targets and stretches that are missed, whether they gate or not;
+	// missed are those that gate, and unjudged those of a machine that others used.
+	short, missed, unjudged []string
+	began                   time.Time
 }
 
-func newReport(l *lab) *report {
-	r := &report{}
+// notesOf reads notes.md: what was tried for each target, below a heading that is
+// the target's id.
+func notesOf(text string) map[string]string {
+	notes := map[string]string{}
+	for _, part := range strings.Split("\n"+text, "\n## ")[1:] {
+		id, note, _ := strings.Cut(part, "\n")
+		notes[strings.TrimSpace(id)] = strings.TrimSpace(note)
+	}
+	return notes
+}
+
+func newReport(l *lab, notes string) *report {
+	r := &report{tried: notesOf(notes), began: time.Now()}
 	fmt.Fprintf(&r.body, `# Results
 
 Written by `+"`make bench`"+` on %s; do not edit. Each figure is the median of %d
@@ -148,26 +169,61 @@ func machine() string {
 		runtime.NumCPU(), processor, kernel, runtime.Version(), commit, tcpControl, peerUID, descriptors, strings.Fields(string(load))[0])
 }
 
-func (r *report) add(t target, s section) {
+// add writes a target's section; where something is missed, with what was tried.
+// judged false is that others used the machine meanwhile.
+func (r *report) add(t target, s section, judged bool) {
 	fmt.Fprintf(&r.body, "\n## %s: %s\n\n", t.id, t.title)
 	s.write(&r.body)
+	short := false
 	for _, v := range s.verdicts {
-		if v.missed() {
-			r.missed = append(r.missed, fmt.Sprintf("%s: %s", t.id, v))
+		if !v.met() {
+			short = true
+			r.short = append(r.short, fmt.Sprintf("%s: %s", t.id, strings.TrimPrefix(v.String(), "**missed**: ")))
+		}
+	}
+	if tried := r.tried[t.id]; short && tried != "" {
+		fmt.Fprintf(&r.body, "What was tried: %s\n\n", tried)
+	}
+	for _, v := range s.gatesMissed() {
+		line := fmt.Sprintf("%s: %s", t.id, v)
+		if judged {
+			r.missed = append(r.missed, line)
+		} else {
+			r.unjudged = append(r.unjudged, line)
 		}
 	}
 }
 
 // finish writes the results ("-" writes none); where gate is set, a missed ratio
-// is an error.
-func (r *report) finish(path string, gate bool) error {
+// is an error, and so is a run that took too long.
+func (r *report) finish(path string, gate bool, stderr io.Writer) error {
+	took := time.Since(r.began).Round(time.Second)
+	fmt.Fprintf(&r.body, "\n## Missed\n\n")
+	for _, line := range r.short {
+		fmt.Fprintf(&r.body, "- %s\n", line)
+	}
+	if len(r.short) == 0 {
+		fmt.Fprintln(&r.body, "Nothing.")
+	}
+	fmt.Fprintf(&r.body, "\nThe run took %v.\n", took)
 	if path != "-" {
 		if err := os.WriteFile(path, append(bytes.TrimRight(r.body.Bytes(), "\n"), '\n'), 0o644); err != nil {
 			return err
 		}
 	}
-	if gate && len(r.missed) > 0 {
-		return errors.New("ratios missed by more than 15 %:\n" + strings.Join(r.missed, "\n"))
+	fmt.Fprintf(stderr, "the run took %v\n", took)
+	if !gate {
+		return nil
 	}
-	return nil
+	for _, line := range r.unjudged {
+		fmt.Fprintf(stderr, "not judged, since others used the machine: %s\n", line)
+	}
+	var err error
+	if len(r.missed) > 0 {
+		err = fmt.Errorf("ratios missed by more than 15 %% in %d tries:\n%s", gateTries, strings.Join(r.missed, "\n"))
+	}
+	if took > quickLimit {
+		err = errors.Join(err, fmt.Errorf("a quick run is to end within %v, and took %v", quickLimit, took))
+	}
+	return err
 }

@@ -13,8 +13,12 @@ func targets() []target {
 		{"P6", "answers that must reach the kernel first", answers},
 		{"P7", "swap, from the call until the kernel enforces it", swaps},
 		{"P8", "revocation of proxied flows", revocation},
+		{"P8-direct", "revocation of direct flows", directRevocation},
 		{"P9", "round trip of an established flow", roundTrip},
 		{"P10", "start", starts},
+		{"P10-exeatd", "start of the sidecar", daemonStarts},
+		{"P11", "what goes straight out", straightOut},
+		{"memory", "of our process", memory},
 	}
 }
 
