@@ -63,7 +63,11 @@ func (d *door) arrive(ctx context.Context, c *client, fd int) bool {
 	t := &tunnel{}
 	t.ends[clientEnd] = end{fd: fd, writable: true}
 	t.ends[upstreamEnd] = end{fd: -1}
-	a := &arrival{
+	a, ok := p.arrivals.Get().(*arrival)
+	if !ok {
+		a = &arrival{}
+	}
+	*a = arrival{
 		tunnel: t, client: c, held: d.held, ctx: ctx, came: now,
 		due: now.Add(min(arrivalPatience, p.cfg.Limits.SniffTimeout/2)),
 	}
@@ -308,6 +312,8 @@ func (a *arrival) become() bool {
 	}
 	f.Confirm(p.cfg.Policy.Load()) // where it is revoked the tunnel is aborted, and step does nothing
 	t.say(c.recorded)
+	*a = arrival{}
+	p.arrivals.Put(a) // its worker alone knew it
 	return true
 }
 

@@ -99,8 +99,8 @@ type end struct {
 	failed bool
 	// conn is what the socket was taken over from, until detach. It stays where
 	// there was no descriptor to spare: fd is the connection's own then (borrowed).
-	conn     *net.TCPConn
 	borrowed bool
+	conn     *net.TCPConn
 }
 
 // way is what is under way from one end to the other. A pipe, or a buffer, is
