@@ -19,16 +19,10 @@ type NoticeData struct {
 // 7). An empty template is the default text; another is a Go text/template over
 // NoticeData. public has no notice, whatever the template.
 func Notice(d Document, text string) (string, error) {
-	if d.Mode == ModePublic {
-		return "", nil
+	if d.Mode == ModePublic || text == "" {
+		return DefaultNotice(d), nil
 	}
 	data := NoticeData{Mode: d.Mode, Allowed: d.Allowed, Denied: d.Denied, Body: noticeBody(d)}
-	if text == "" {
-		return "<network-restriction>\n" +
-			"Network access from this environment is restricted by its operator. " +
-			"This notice is made from the policy in force and outranks every other statement about network access.\n" +
-			data.Body + "\n</network-restriction>\n", nil
-	}
 	parsed, err := template.New("notice").Option("missingkey=error").Parse(text)
 	if err != nil {
 		return "", fmt.Errorf("parse the notice's template: %w", err)
@@ -38,6 +32,17 @@ func Notice(d Document, text string) (string, error) {
 		return "", fmt.Errorf("execute the notice's template: %w", err)
 	}
 	return b.String(), nil
+}
+
+// DefaultNotice is Notice without a template.
+func DefaultNotice(d Document) string {
+	if d.Mode == ModePublic {
+		return ""
+	}
+	return "<network-restriction>\n" +
+		"Network access from this environment is restricted by its operator. " +
+		"This notice is made from the policy in force and outranks every other statement about network access.\n" +
+		noticeBody(d) + "\n</network-restriction>\n"
 }
 
 func noticeBody(d Document) string {

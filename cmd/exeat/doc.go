@@ -1,6 +1,6 @@
 // Command exeat is what a person or an orchestrator types: it checks and
-// explains policies, and runs, attaches to and steers guarded sandboxes. This
-// package is main only: flags, wiring, exit status; one file a command.
+// explains policies, and runs, attaches to and steers guarded sandboxes. The
+// commands are in package cli below it, which the sidecar's image has as well.
 //
 //	exeat policy explain -f policy.json pypi.org 203.0.113.10:22
 //

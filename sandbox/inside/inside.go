@@ -32,8 +32,6 @@ type Program func(context.Context, Call) int
 // Find gives the program of a name, which may be a path.
 func Find(name string) (Program, bool) {
 	switch path.Base(name) {
-	case "exeat":
-		return exeat, true
 	case "network-policy":
 		return networkPolicy, true
 	case "harbor-egress":
@@ -58,35 +56,13 @@ func (c Call) socket() string {
 	return ControlSocket
 }
 
-// resolvConf prints the file as the engine wrote it for a container that nobody
+// ResolvConf prints the file as the engine wrote it for a container that nobody
 // else has been in (bypass.md B46).
-func (c Call) resolvConf() int {
+func ResolvConf(out io.Writer) error {
 	data, err := os.ReadFile("/etc/resolv.conf")
-	if err == nil {
-		_, err = c.Out.Write(data)
-	}
 	if err != nil {
-		c.complain("exeat: %v", err)
-		return statusNo
+		return err
 	}
-	return statusDone
-}
-
-// exeat is as much of the orchestrator's command as its own exec stream needs.
-func exeat(ctx context.Context, c Call) int {
-	socket := c.socket()
-	switch {
-	case len(c.Args) == 1 && c.Args[0] == "resolv.conf":
-		return c.resolvConf()
-	case len(c.Args) == 3 && c.Args[0] == "dial" && c.Args[1] == "--socket":
-		socket = c.Args[2]
-	case len(c.Args) != 1 || c.Args[0] != "dial":
-		c.complain("exeat: in the image there is `exeat dial` alone, which the exeat outside talks through: run it there")
-		return statusUsage
-	}
-	if err := Dial(ctx, socket, c.In, c.Out); err != nil {
-		c.complain("exeat: %v", err)
-		return statusNo
-	}
-	return statusDone
+	_, err = out.Write(data)
+	return err
 }

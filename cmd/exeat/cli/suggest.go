@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// suggestionDistance is how many letters may differ between what was written
+// and what is offered in its place.
+const suggestionDistance = 2
+
+// didYouMean is the end of a complaint about word: the nearest of choices, or
+// nothing where none is near. Prefix is put before the choice.
+func didYouMean(prefix, word string, choices []string) string {
+	best, bestDistance := "", suggestionDistance+1
+	for _, c := range choices {
+		d := editDistance(strings.ToLower(word), c)
+		if d < bestDistance || (strings.HasPrefix(c, strings.ToLower(word)) && bestDistance > suggestionDistance) {
+			best, bestDistance = c, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return "; did you mean " + prefix + best + "?"
+}
+
+// editDistance is the Levenshtein distance of two ASCII words.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// groupOf makes a command that only holds others: bare it prints its help, and
+// an unknown word is a usage error that offers the nearest command.
+func groupOf(cmd *cobra.Command, children ...*cobra.Command) *cobra.Command {
+	cmd.AddCommand(children...)
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		var names []string
+		for _, c := range cmd.Commands() {
+			if c.IsAvailableCommand() {
+				names = append(names, c.Name())
+			}
+		}
+		return usagef("unknown command %q for %q%s", args[0], cmd.CommandPath(), didYouMean("", args[0], names))
+	}
+	return cmd
+}
+
+// arguments is a cobra.PositionalArgs: at least low and at most high arguments
+// (any number where high is negative), else a usage error that shows the form.
+func arguments(low, high int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < low:
+			return usagef("missing argument: %s", cmd.UseLine())
+		case high >= 0 && len(args) > high:
+			return usagef("unexpected argument %q: %s", args[high], cmd.UseLine())
+		}
+		return nil
+	}
+}
