@@ -267,6 +267,9 @@ func (k *Keeper) tellApart() error {
 // findResolvers finds out what names are asked of.
 func (k *Keeper) findResolvers(ctx context.Context, kernel *firewall.Kernel) error {
 	r := &k.base.Resolvers
+	if known, err := k.recallResolvers(); known || err != nil {
+		return err
+	}
 	asked, err := k.discover(ctx, kernel)
 	if err != nil {
 		return fmt.Errorf("find the resolver (or name it: --resolver ADDR): %w", err)
@@ -277,10 +280,13 @@ func (k *Keeper) findResolvers(ctx context.Context, kernel *firewall.Kernel) err
 	}
 	if asked.IsValid() {
 		r.Upstreams = []string{asked.String()}
-		return nil
-	}
-	if r.Engine {
+	} else if r.Engine {
 		r.Upstreams = []string{engineDNS.String()}
+	}
+	if len(r.Upstreams) > 0 {
+		if disk := k.memory.disk; disk != nil {
+			return disk.keepResolvers(*r)
+		}
 		return nil
 	}
 	if k.config.ResolvConf == "" {
@@ -290,6 +296,25 @@ func (k *Keeper) findResolvers(ctx context.Context, kernel *firewall.Kernel) err
 	return k.readResolvConf()
 }
 
+// recallResolvers takes what was found at the first start, where nobody is named
+// and there is a state directory. A sandbox that is here by now could have us find
+// another: it may write resolv.conf, and with NET_RAW see the name that discover
+// asks for, and ask somebody else for it first.
+func (k *Keeper) recallResolvers() (known bool, err error) {
+	if k.memory.disk == nil || len(k.config.Resolvers) > 0 {
+		return false, nil
+	}
+	kept, err := k.memory.disk.loadResolvers()
+	switch {
+	case errors.Is(err, ErrNoState):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("find the resolver: read what was kept in --state: %w", err)
+	}
+	k.base.Resolvers = kept
+	return true, nil
+}
+
 // readResolvConf reads the file at the first start of a state directory alone:
 // whoever has joined since may have written it (bypass.md B46).
 func (k *Keeper) readResolvConf() error {
@@ -297,14 +322,7 @@ func (k *Keeper) readResolvConf() error {
 	if disk == nil {
 		return errors.New("--resolver-from-file: needs --state DIR, to remember what was read: at a restart the sandbox may have written the file")
 	}
-	kept, err := disk.loadResolvers()
-	if err == nil {
-		k.base.Resolvers.Upstreams, k.base.Resolvers.Search = kept.Upstreams, kept.Search
-		return nil
-	}
-	if !errors.Is(err, ErrNoState) {
-		return fmt.Errorf("--resolver-from-file: read what was kept in --state: %w", err)
-	}
+	var kept resolvers
 	upstreams, search, err := dnsfilter.ReadResolvConf(k.config.ResolvConf)
 	if err != nil {
 		return fmt.Errorf("--resolver-from-file: %w", err)
