@@ -61,6 +61,9 @@ func ProbeCgroup() (Own, error) {
 		// Everybody is in the root group.
 		return Own{}, fmt.Errorf("%w: we are in the root group", ErrNoCgroup)
 	}
+	if err := alone(id); err != nil {
+		return Own{}, fmt.Errorf("%w: %w", ErrNoCgroup, err)
+	}
 	level, err := s.level(id)
 	if err != nil {
 		return Own{}, err
