@@ -32,7 +32,13 @@ type Container struct {
 	Capabilities []string
 	Mounts       []Mount
 	Devices      []string
-	Restart      string
+	// DeviceRules are those of its device cgroup, beside its devices'.
+	DeviceRules []string
+	// Unmasked says that /proc/sys and its like are as the host has them.
+	Unmasked bool
+	// Userns is the user namespace mode; "" is the engine's default.
+	Userns  string
+	Restart string
 	// DNS are the servers that it was created with (--dns).
 	DNS []string
 }
@@ -65,8 +71,13 @@ type inspected struct {
 		Privileged           bool
 		CapAdd, CapDrop      []string
 		Devices              []struct{ PathOnHost string }
-		RestartPolicy        struct{ Name string }
-		DNS                  []string `json:"Dns"`
+		DeviceCgroupRules    []string
+		UsernsMode           string
+		SecurityOpt          []string
+		// ReadonlyPaths is there and empty where somebody wanted none.
+		ReadonlyPaths *[]string
+		RestartPolicy struct{ Name string }
+		DNS           []string `json:"Dns"`
 	}
 	Mounts          []struct{ Source, Destination string }
 	NetworkSettings struct {
@@ -112,6 +123,8 @@ func parseInspect(data []byte) ([]Container, error) {
 			Network: a.HostConfig.NetworkMode, PIDMode: a.HostConfig.PidMode,
 			Privileged: a.HostConfig.Privileged, Restart: a.HostConfig.RestartPolicy.Name,
 			DNS: a.HostConfig.DNS, Capabilities: capabilities(a),
+			DeviceRules: a.HostConfig.DeviceCgroupRules, Userns: a.HostConfig.UsernsMode,
+			Unmasked: UnmaskedBy(a.HostConfig.SecurityOpt) || a.HostConfig.ReadonlyPaths != nil && len(*a.HostConfig.ReadonlyPaths) == 0,
 		}
 		// A paused container runs; Podman says that it does not.
 		c.Running = c.Running || c.Paused
@@ -165,6 +178,14 @@ func capabilities(a inspected) []string {
 	}
 	has = slices.DeleteFunc(has, func(c string) bool { return slices.Contains(drop, c) })
 	return bare(append(has, add...))
+}
+
+// UnmaskedBy says that a --security-opt leaves /proc/sys open.
+func UnmaskedBy(options []string) bool {
+	return slices.ContainsFunc(options, func(o string) bool {
+		o = strings.ReplaceAll(o, ":", "=")
+		return o == "systempaths=unconfined" || strings.HasPrefix(o, "unmask=")
+	})
 }
 
 // Has says whether the container's root can have a capability.

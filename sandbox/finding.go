@@ -25,6 +25,9 @@ type Look struct {
 	Joined bool
 	// NetRaw says that the sidecar holds what NET_RAW could go round.
 	NetRaw bool
+	// Userns is the sidecar's user namespace mode, and State where its state lies,
+	// for a container that joined one.
+	Userns, State string
 }
 
 // Findings gives everything about a container that would undo the guard.
@@ -52,7 +55,21 @@ func Findings(c Container, look Look) []Finding {
 		find(fmt.Sprintf("it shares the PID namespace %q, where others' processes can be robbed of their sockets", c.PIDMode),
 			"start it without --pid")
 	}
+	if c.Unmasked && !c.Privileged {
+		find("it may write to /proc/sys, the host's core pattern and the network's settings among them", "start it without --security-opt systempaths=unconfined (or unmask)")
+	}
+	if len(c.DeviceRules) > 0 {
+		find(fmt.Sprintf("it may open devices that it makes itself (%s), disks of the host's among them", strings.Join(c.DeviceRules, ", ")), "start it without --device-cgroup-rule")
+	}
+	// Who made a user namespace has every capability in it, whatever was dropped
+	// (user_namespaces(7)): in the sidecar's that is root outside.
+	if outside := c.Userns == "" || c.Userns == "host"; look.Joined && outside && c.Userns != look.Userns && (c.Userns == "host" || look.Userns != "host") {
+		find(fmt.Sprintf("its user namespace (%q) is outside of the sidecar's (%q), whose rules its root can remove", c.Userns, look.Userns), "start both with the same --userns")
+	}
 	for _, m := range c.Mounts {
+		if look.State != "" && m.Source == look.State {
+			find("the sidecar's state is mounted at "+m.Destination+", where what is in force after a restart can be written", "start it without that volume (--volumes-from?)")
+		}
 		if why := mounted(m.Source); why != "" {
 			find(fmt.Sprintf("%s is mounted at %s, %s", m.Source, m.Destination, why), "start it without that mount")
 		}
@@ -165,6 +182,11 @@ func sortedKeys[V any](m map[string]V) []string {
 func device(name string) string {
 	base := path.Base(name)
 	switch {
+	case base == "vhost-vsock":
+		return "through which it can speak to services of the host's"
+	case strings.HasPrefix(name, "/dev/mapper/"), strings.HasPrefix(name, "/dev/disk/"), strings.HasPrefix(base, "mmcblk"),
+		strings.HasPrefix(base, "loop"), strings.HasPrefix(base, "md") && strings.Trim(base[2:], "0123456789") == "":
+		return "which is a disk of the host's"
 	case slices.Contains([]string{"mem", "kmem", "port"}, base):
 		return "which is the machine's memory"
 	case strings.HasPrefix(base, "sd"), strings.HasPrefix(base, "vd"), strings.HasPrefix(base, "nvme"),

@@ -70,6 +70,16 @@ func TestFindings(t *testing.T) {
 		{"the engine's storage", Container{Network: "n", Mounts: []Mount{{"/var/lib", "/r"}}}, Look{}, "every container's files"},
 		{"everything", Container{Network: "n", Mounts: []Mount{{"/", "/host"}}}, Look{}, "whole file system"},
 		{"a disk", Container{Network: "n", Devices: []string{"/dev/sda"}}, Look{}, "a disk"},
+		{"a disk by another name", Container{Network: "n", Devices: []string{"/dev/disk/by-uuid/1"}}, Look{}, "a disk"},
+		{"the host's vsock", Container{Network: "n", Devices: []string{"/dev/vhost-vsock"}}, Look{}, "services of the host's"},
+		{"devices of its own making", Container{Network: "n", DeviceRules: []string{"b *:* rwm"}}, Look{}, "device-cgroup-rule"},
+		{"/proc/sys", Container{Network: "n", Unmasked: true}, Look{}, "systempaths"},
+		{"both in one user namespace", Container{Userns: "private"}, Look{Joined: true, Userns: "private"}, ""},
+		{"a user namespace inside of the sidecar's", Container{Userns: "keep-id"}, Look{Joined: true}, ""},
+		{"the host's user namespace, by its name or not", Container{}, Look{Joined: true, Userns: "host"}, ""},
+		{"outside of the sidecar's user namespace", Container{}, Look{Joined: true, Userns: "auto"}, "same --userns"},
+		{"outside of the daemon's user namespace", Container{Userns: "host"}, Look{Joined: true}, "same --userns"},
+		{"the sidecar's state", Container{Mounts: []Mount{{"/var/lib/docker/volumes/x/_data", "/var/lib/exeat"}}}, Look{Joined: true, State: "/var/lib/docker/volumes/x/_data"}, "--volumes-from"},
 		{"the memory", Container{Network: "n", Devices: []string{"/dev/mem"}}, Look{}, "memory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -143,13 +143,23 @@ func (s Sidecar) Findings() []Finding {
 	var found []Finding
 	for _, c := range s.Joined {
 		attached := c.ID == s.Labels[labelAttached]
-		for _, f := range Findings(c, Look{Joined: !attached, NetRaw: !s.NoNetRaw()}) {
+		for _, f := range Findings(c, Look{Joined: !attached, NetRaw: !s.NoNetRaw(), Userns: s.Userns, State: s.state()}) {
 			if !slices.Contains(s.Unsafe(), f.String()) {
 				found = append(found, f)
 			}
 		}
 	}
 	return found
+}
+
+// state is where the engine keeps its state volume.
+func (s Sidecar) state() string {
+	for _, m := range s.Mounts {
+		if m.Destination == StateDir {
+			return m.Source
+		}
+	}
+	return ""
 }
 
 // Start starts a sidecar and waits until it has earned its readiness. One that

@@ -142,23 +142,30 @@ func serviceProblems(project *types.Project, s types.ServiceConfig, perService b
 	if s.MacAddress != "" {
 		find("mac_address: the interface is the sidecar's; take the line out")
 	}
-	for _, f := range sandbox.Findings(asContainer(s), sandbox.Look{Joined: true, NetRaw: true}) {
+	for _, f := range sandbox.Findings(asContainer(project, s), sandbox.Look{Joined: true}) {
 		find("%s; %s", f.What, f.Remedy)
 	}
 	return problems
 }
 
 // asContainer is a service as far as findings look at it.
-func asContainer(s types.ServiceConfig) sandbox.Container {
-	c := sandbox.Container{Name: s.Name, Privileged: s.Privileged, PIDMode: s.Pid}
+func asContainer(project *types.Project, s types.ServiceConfig) sandbox.Container {
+	c := sandbox.Container{
+		Name: s.Name, Privileged: s.Privileged, PIDMode: s.Pid, Userns: s.UserNSMode,
+		DeviceRules: s.DeviceCgroupRules, Unmasked: sandbox.UnmaskedBy(s.SecurityOpt),
+	}
 	for _, capability := range s.CapAdd {
 		c.Capabilities = append(c.Capabilities, strings.TrimPrefix(strings.ToUpper(capability), "CAP_"))
 	}
-	// What an override drops cannot be had: NET_ADMIN and NET_RAW. Still, a service
-	// that asks for the first needs it, and would not work.
+	// Of a capability that is both added and dropped, as an override drops NET_ADMIN
+	// and NET_RAW, Docker heeds what is added.
 	for _, v := range s.Volumes {
 		if v.Type == types.VolumeTypeBind {
 			c.Mounts = append(c.Mounts, sandbox.Mount{Source: v.Source, Destination: v.Target})
+		}
+		// A volume may be a directory of the host's by another name.
+		if device := project.Volumes[v.Source].DriverOpts["device"]; v.Type != types.VolumeTypeBind && device != "" {
+			c.Mounts = append(c.Mounts, sandbox.Mount{Source: device, Destination: v.Target})
 		}
 	}
 	for _, d := range s.Devices {
