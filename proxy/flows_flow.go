@@ -129,6 +129,10 @@ func (i *FlowInfo) decide(c *policy.Compiled) policy.Decision {
 		return policy.Decision{Reason: policy.ReasonUnprotected}
 	}
 	d := c.Decide(i.Request)
+	if d.Verdict == policy.Allow && i.Addr.IsValid() && unroutable(i.Addr) && !i.Pinned && !opens(c, i.Addr, i.Port) {
+		// As when it was let in: a wide target does not mean loopback.
+		return policy.Decision{Reason: policy.ReasonSpecialAddress, Generation: c.Generation()}
+	}
 	if d.Verdict != policy.Allow || !i.Resolved {
 		return d
 	}

@@ -109,6 +109,10 @@ func (p *Proxy) judgeClaimed(c *policy.Compiled, s subject) verdict {
 
 // opens says that an address target allows addr, whatever is shown there.
 func (p *Proxy) opens(c *policy.Compiled, addr netip.Addr, port uint16) bool {
+	return opens(c, addr, port)
+}
+
+func opens(c *policy.Compiled, addr netip.Addr, port uint16) bool {
 	d := c.Decide(policy.Request{Addr: addr, Port: port, Protocol: policy.TCP})
 	if d.Verdict != policy.Allow || d.Reason != policy.ReasonRule {
 		return false
