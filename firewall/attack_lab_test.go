@@ -64,6 +64,7 @@ func neverShown(name string) bool {
 	return slices.Contains([]string{
 		"B14 a spoofed source to a closed port of 127.0.0.1", // nothing leaves from there
 		"B14 a spoofed source to our resolver",               // there is none yet
+		"B22 a denied connection that hangs",                 // it is refused, or hangs
 		"B01 the cloud's metadata service", "B01 TCP to the gateway", "B02 UDP to the gateway by IPv6",
 	}, name)
 }

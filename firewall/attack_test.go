@@ -41,7 +41,7 @@ func attack(marker string, rows ...string) (probe.Report, error) {
 
 // packetRows are the rows whose cases send packets that a far side can count.
 func packetRows() []string {
-	return []string{"B01", "B02", "B03", "B04", "B05", "B07", "B08", "B09", "B10", "B11", "B12", "B13", "B14", "B15", "B17", "B19", "B23"}
+	return []string{"B01", "B02", "B03", "B04", "B05", "B07", "B08", "B09", "B10", "B11", "B12", "B13", "B14", "B15", "B17", "B19", "B22", "B23"}
 }
 
 // socket opens one, does things to it and sends the marker.
