@@ -18,9 +18,10 @@ func (j *joined) output() Chain {
 		rule(OutIface("lo"), FromForeign(), Count(), Drop()),
 		with(j.own(), Goto("own")),
 	}
-	if j.Own.Cgroup == 0 {
-		// On lo connections that we accepted answer, which do not inherit the
-		// priority; they are judged as the agent's.
+	if j.Own.Cgroup == 0 && j.Own.UID != 0 {
+		// Not uid 0, which we have at the start alone: it is the engine's too, whose
+		// question must come to us. On lo connections that we accepted answer, which
+		// do not inherit the priority; they are judged as the agent's.
 		forged := []Statement{UID(j.Own.UID), NotOutIface("lo")}
 		if j.ProbeMark != 0 {
 			forged = append(forged, NotMark(j.ProbeMark))
@@ -65,7 +66,7 @@ func (j *joined) neighbours() Chain {
 func (j *joined) tail() Chain {
 	return Chain{Name: "tail", Rules: []Rule{
 		rule(HasSocket(), Count(), Drop()),
-		rule(OutIface("lo"), Accept()),
+		rule(OutIface("lo"), SetMark(0), SetPriority(0), Accept()),
 		rule(Goto("stamp")),
 	}}
 }
