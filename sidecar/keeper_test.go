@@ -171,7 +171,7 @@ func TestWhichLinksAreSafe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			yes := true
-			h := handover{Config: JoinedConfig{NetRaw: c.netRaw}, Links: map[int]string{1: "lo", 2: "eth0"}}
+			h := handover{Features: firewall.Features{Egress: &yes}, Config: JoinedConfig{NetRaw: c.netRaw}, Links: map[int]string{1: "lo", 2: "eth0"}}
 			if c.anyLink {
 				h.Features.AnyLink = &yes
 			}

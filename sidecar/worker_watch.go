@@ -150,7 +150,9 @@ func (w *joinedWorker) isLocal(a netip.Addr) bool {
 type linkGuard struct {
 	// netRaw: the sandbox could send through a new link's AF_XDP queues unseen,
 	// which only the keeper could have held when it had the privilege.
-	netRaw, anyLink bool
+	netRaw bool
+	// byName: the rules hook each link by its name.
+	byName bool
 
 	mu      sync.Mutex
 	known   map[int]string
@@ -158,7 +160,8 @@ type linkGuard struct {
 }
 
 func newLinkGuard(h handover) *linkGuard {
-	return &linkGuard{netRaw: h.Config.NetRaw, anyLink: has(h.Features.AnyLink), known: h.Links, strange: map[int]string{}}
+	byName := has(h.Features.Egress) && !has(h.Features.AnyLink)
+	return &linkGuard{netRaw: h.Config.NetRaw, byName: byName, known: h.Links, strange: map[int]string{}}
 }
 
 // linkChange is what follows from a link that was seen. The zero value is nothing.
@@ -182,18 +185,18 @@ func (g *linkGuard) saw(l firewall.Link) linkChange {
 	}
 	was, known := g.known[l.Index]
 	switch {
-	case known && (was == l.Name || g.anyLink):
+	case known && (was == l.Name || !g.byName):
 		return linkChange{}
 	case known:
 		g.known[l.Index] = l.Name
 		return linkChange{hook: true, was: was}
 	case !g.netRaw:
 		g.known[l.Index] = l.Name
-		return linkChange{hook: !g.anyLink}
+		return linkChange{hook: g.byName}
 	}
 	_, seen := g.strange[l.Index]
 	g.strange[l.Index] = l.Name
-	return linkChange{unsafe: true, hook: !g.anyLink && !seen}
+	return linkChange{unsafe: true, hook: g.byName && !seen}
 }
 
 func (g *linkGuard) names() []string {

@@ -3,172 +3,194 @@
 package joined
 
 import (
-	"encoding/json"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
-	"net/http"
-	"slices"
+	"fmt"
+	"math/big"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
-	"github.com/exeat/exeat/audit"
-	"github.com/exeat/exeat/control/api"
+	"github.com/miekg/dns"
+
 	"github.com/exeat/exeat/e2e/lab"
-	"github.com/exeat/exeat/e2e/require"
 )
 
-// events are the lines of the log so far.
-func (s *sidecar) events(t testing.TB) []audit.Event {
-	t.Helper()
-	var all []audit.Event
-	for line := range strings.Lines(s.Stdout.String()) {
-		if !strings.HasSuffix(line, "\n") {
-			break // the last, half written
-		}
-		var e audit.Event
-		if err := json.Unmarshal([]byte(line), &e); err != nil {
-			t.Fatalf("%v in %q", err, line)
-		}
-		all = append(all, e)
+func TestStrictDestinationsRefuseWhatNoNameLedTo(t *testing.T) {
+	s := start(t, "--allow", "pypi.test", "--strict-destinations")
+	for _, address := range []string{"203.0.113.10:443", "203.0.113.10:80", "203.0.113.66:443", "[2001:db8::66]:80"} {
+		s.refused(t, "tcp", address)
 	}
-	return all
+	args := s.byName(t, "pypi.test")
+	s.fetches(t, "https://pypi.test/", args...)
+	s.fetches(t, "http://pypi.test/", args...)
+	for _, address := range []string{"203.0.113.66:443", "[2001:db8::66]:80"} {
+		s.refused(t, "tcp", address)
+	}
+	// An address that a name led to is read as ever.
+	s.fetchesNot(t, "https://evil.test/", "--resolve", "evil.test:443:203.0.113.10")
+	s.AwaitReady(t)
 }
 
-// decided are the decisions in the log.
-func (s *sidecar) decided(t testing.TB) []audit.Event {
-	t.Helper()
-	return slices.DeleteFunc(s.events(t), func(e audit.Event) bool { return e.Kind != audit.KindDecision && e.Kind != audit.KindError })
+// secureResolver answers DNS over TLS as dns.test, for pypi.test alone.
+type secureResolver struct {
+	authority string // the file that a client must trust
+	asked     atomic.Int64
 }
 
-// metric says whether the metrics have the line.
-func (s *sidecar) metric(t testing.TB, line string) bool {
+func serveSecureDNS(t *testing.T, address string) *secureResolver {
 	t.Helper()
-	text, err := s.Metrics(t.Context())
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.Contains("\n"+string(text), "\n"+line+"\n")
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{"dns.test"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &secureResolver{authority: filepath.Join(t.TempDir(), "authority.pem")}
+	if err := os.WriteFile(r.authority, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ln, err := tls.Listen("tcp", address, &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &dns.Server{Listener: ln, Handler: r}
+	started, ended := make(chan struct{}), make(chan error)
+	server.NotifyStartedFunc = func() { close(started) }
+	go func() { ended <- server.ActivateAndServe() }()
+	<-started
+	t.Cleanup(func() {
+		if err := errors.Join(server.Shutdown(), <-ended); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
 }
 
-func TestTheProbeFromBesideTheSandbox(t *testing.T) {
+// ServeDNS implements dns.Handler.
+func (r *secureResolver) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
+	r.asked.Add(1)
+	answer := new(dns.Msg).SetReply(q)
+	if q.Question[0].Qtype == dns.TypeA {
+		rr, err := dns.NewRR(q.Question[0].Name + " 60 IN A 203.0.113.10")
+		if err == nil {
+			answer.Answer = append(answer.Answer, rr)
+		}
+	}
+	if err := w.WriteMsg(answer); err != nil {
+		return // it is gone
+	}
+}
+
+func TestNamesAreAskedOverTLS(t *testing.T) {
+	resolver := serveSecureDNS(t, "203.0.113.53:853")
+	ask := func(t *testing.T, upstream string) *dns.Msg {
+		s := prepare(t, noResolver, "--allow", "pypi.test", "--resolver", upstream)
+		s.Env = append(s.Env, "SSL_CERT_FILE="+resolver.authority)
+		s.Begin(t)
+		s.AwaitReady(t)
+		return s.resolve(t, "pypi.test", dns.TypeA, "198.51.100.1:53")
+	}
+	before := len(world.Asked())
+	if a := ask(t, "tls://dns.test@203.0.113.53"); len(a.Answer) != 1 || resolver.asked.Load() == 0 {
+		t.Errorf("answer %v after %d questions", a, resolver.asked.Load())
+	}
+	if a := ask(t, "tls://other.test@203.0.113.53"); a.Rcode != dns.RcodeServerFailure {
+		t.Errorf("of a server with another's certificate: %v", a)
+	}
+	if asked := world.Asked()[before:]; len(asked) > 0 {
+		t.Errorf("asked in clear: %v", asked)
+	}
+}
+
+// TestALinkThatIsRenamed stays under the rules, and needs no lockdown where one
+// hook has every link, or none is wanted (bypass.md B21).
+func TestALinkThatIsRenamed(t *testing.T) {
+	for name, flags := range map[string][]string{
+		"with a hook for all links": nil,
+		"without a hook":            {"--no-egress-hook", "--sandbox-net-raw=no"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			forbidden := serveUDP(t, "203.0.113.66:7")
+			s := start(t, append(flags, "--allow", "203.0.113.7:7")...)
+			n := strings.TrimPrefix(s.Far, "far")
+			s.Sh(t, "ip link set eth0 down; ip link set eth0 name net0; ip link set net0 up; ip route add default via 100.64."+n+".1")
+			lab.Eventually(t, "the way out", func() bool {
+				conn, err := s.Dial("tcp", "203.0.113.7:7")
+				return err == nil && conn.Close() == nil
+			})
+			s.echoes(t, "203.0.113.7:7")
+			s.refused(t, "tcp", "203.0.113.66:22")
+			s.refused(t, "udp", "203.0.113.66:7")
+			s.AwaitReady(t)
+			if forbidden.count() > 0 {
+				t.Errorf("%d forbidden datagrams arrived", forbidden.count())
+			}
+		})
+	}
+}
+
+// TestTheControlSocketIsSharedAsItsFlagsSay with one more user, or a group.
+func TestTheControlSocketIsSharedAsItsFlagsSay(t *testing.T) {
+	const uid, gid, stranger = 12345, 23456, 34567
+	health := func(s *sidecar, uid, gid uint32) error {
+		cmd := exec.Command(binary, "healthcheck", "--control", s.Socket)
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: gid}}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		return err
+	}
 	for name, c := range map[string]struct {
-		flags   []string
-		grouped bool
-		// held is how many cases there must be at least that are held.
-		held int
+		flags    []string
+		uid, gid uint32
+		served   bool
+		mode     os.FileMode
 	}{
-		"an allowlist": {[]string{"--allow", "pypi.test", "--allow", "203.0.113.7:7"}, true, 60},
-		"an allowlist, where control groups don't tell us apart": {[]string{"--allow", "pypi.test"}, false, 60},
-		"no network":   {nil, true, 60},
-		"public":       {[]string{"--mode", "public"}, true, 1},
-		"a denylist":   {[]string{"--deny", "evil.test"}, true, 1},
-		"strict":       {[]string{"--allow", "pypi.test", "--strict-destinations"}, true, 30},
-		"with a floor": {[]string{"--mode", "public", "--floor", "evil.test"}, true, 1},
+		"the user of --control-uid":                   {[]string{"--control-uid", "12345"}, uid, stranger, true, 0o600},
+		"another user":                                {[]string{"--control-uid", "12345"}, stranger, stranger, false, 0o600},
+		"one of the group of --control-gid":           {[]string{"--control-gid", "23456"}, stranger, gid, true, 0o660},
+		"one of another group":                        {[]string{"--control-gid", "23456"}, stranger, stranger, false, 0o660},
+		"neither, though both are said":               {[]string{"--control-uid", "12345", "--control-gid", "23456"}, stranger, stranger, false, 0o660},
+		"uid 0, whoever else may":                     {[]string{"--control-uid", "12345"}, 0, 0, true, 0o600},
+		"anybody but uid 0 where nobody else is said": {nil, stranger, stranger, false, 0o600},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := prepare(t, c.flags...)
-			if !c.grouped {
-				s.Group = nil
+			// Its directory lets everybody through: the socket itself must not.
+			for dir := s.Dir; len(dir) > len(os.TempDir()); dir = filepath.Dir(dir) {
+				if err := os.Chmod(dir, 0o755); err != nil {
+					t.Fatal(err)
+				}
 			}
 			s.Begin(t)
 			s.AwaitReady(t)
-			report, err := s.Probe(t.Context(), api.ProbeRequest{Safe: true})
-			if err != nil {
-				t.Fatal(err)
+			info, err := os.Stat(s.Socket)
+			if err != nil || info.Mode().Perm() != c.mode {
+				t.Errorf("mode %v, %v; want %v", info.Mode().Perm(), err, c.mode)
 			}
-			t.Logf("%d held, %d leaks, %d not proven", report.Held, report.Leaks, report.NotProven)
-			if report.Held < c.held {
-				t.Errorf("%d held, want %d", report.Held, c.held)
-			}
-			for _, f := range report.Cases {
-				t.Logf("%s %s: %s: %s (%s)", f.ID, f.Attack, f.Verdict, f.Seen, f.Why)
-				if f.Verdict == api.ProbeLeak {
-					t.Errorf("%s %s leaks: %s", f.ID, f.Attack, f.Seen)
-				}
-				if slices.Contains([]string{"B05", "B06", "B21", "B34", "B44", "B47", "B71", "B73", "B74", "B79"}, f.ID) && f.Verdict != api.ProbeNotProven {
-					t.Errorf("%s %s: %s, which cannot be told from here: %s", f.ID, f.Attack, f.Verdict, f.Seen)
-				}
-				if f.ID == "B46" || f.ID == "B78" {
-					t.Errorf("%s is not safe, and was tried", f.ID)
-				}
-				if f.Verdict == api.ProbeNotProven && f.Why == "" {
-					t.Errorf("%s %s does not say why it is not proven", f.ID, f.Attack)
-				}
-			}
-			// What the sandbox does meanwhile is logged as ever.
-			if c.held > 1 {
-				s.refused(t, "udp", "192.0.2.254:9")
-				s.says(t, `"addr":"192.0.2.254","port":9`)
-			}
-			for _, e := range s.decided(t) {
-				if e.Addr.String() != "192.0.2.254" {
-					t.Errorf("a decision on the probe is in the log: %+v", e)
-				}
-			}
-			if summary, err := s.Summary(t.Context()); err != nil || len(summary.Counts) > 1 {
-				t.Errorf("summary %+v, %v", summary, err)
+			if err := health(s, c.uid, c.gid); (err == nil) != c.served {
+				t.Errorf("served %v, want %v: %v", err == nil, c.served, err)
 			}
 		})
 	}
-}
-
-func TestTheProbeTriesWhatWasAskedFor(t *testing.T) {
-	s := start(t, "--allow", "pypi.test")
-	report, err := s.Probe(t.Context(), api.ProbeRequest{Cases: []string{"B02", "B44"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range report.Cases {
-		if f.ID != "B02" && f.ID != "B44" {
-			t.Errorf("%s was tried", f.ID)
-		}
-	}
-	if report.Held == 0 || report.NotProven == 0 || report.Leaks > 0 {
-		t.Errorf("report %+v", report)
-	}
-	_, err = s.Probe(t.Context(), api.ProbeRequest{Cases: []string{"B01", "B99"}})
-	var refused *api.Error
-	if !errors.As(err, &refused) || refused.Status != http.StatusBadRequest || !strings.Contains(refused.Error()+refused.Problems[0].Message, "B99") {
-		t.Errorf("an unknown case: %v", err)
-	}
-}
-
-// TestTheSchedule: what the few flows of readiness do not meet, the schedule finds.
-// Somebody else's rules lead what is denied to where it is allowed.
-func TestTheSchedule(t *testing.T) {
-	nft := require.Tool(t, "nft")
-	spoil := nft + ` 'add table ip other; add chain ip other o { type nat hook output priority -150; }; add rule ip other o ip daddr 203.0.113.66 tcp dport 22 dnat to 203.0.113.7:7'`
-	start := func(t *testing.T, flags ...string) *sidecar {
-		s := start(t, append(flags, "--allow", "203.0.113.7:7", "--schedule", "300ms")...)
-		s.says(t, `"kind":"probe","message":"bypass probe: `)
-		return s
-	}
-	t.Run("finds a leak and denies everything", func(t *testing.T) {
-		s := start(t)
-		lab.Eventually(t, "a metric", func() bool { return s.metric(t, `exeat_probe_cases{verdict="leak"} 0`) })
-		s.Sh(t, spoil)
-		s.says(t, `"message":"the bypass probe found`)
-		s.deniedAll(t)
-		s.Sh(t, nft+" delete table ip other")
-		lab.Eventually(t, "an end of the leak", func() bool {
-			return s.metric(t, `exeat_probe_cases{verdict="leak"} 0`)
-		})
-		s.swap(t, `{"network_mode":"allowlist","allowed_hosts":["203.0.113.7:7"]}`)
-		s.AwaitReady(t)
-		s.echoes(t, "203.0.113.7:7")
-		if decided := s.decided(t); len(decided) != 2 {
-			t.Errorf("decisions %+v, want what the sandbox did and no more", decided)
-		}
-	})
-	t.Run("finds a leak and reports it", func(t *testing.T) {
-		s := start(t, "--on-breach", "report")
-		s.Sh(t, spoil)
-		s.says(t, `"message":"the bypass probe found`)
-		lab.Eventually(t, "a metric", func() bool { return !s.metric(t, `exeat_probe_cases{verdict="leak"} 0`) })
-		if err := s.Ready(t.Context()); err == nil {
-			t.Error("ready with a leak")
-		}
-		s.echoes(t, "203.0.113.7:7")
-		s.Sh(t, nft+" delete table ip other")
-		s.AwaitReady(t)
-	})
 }
