@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestFigureIsTheMedianBetweenQuartiles(t *testing.T) {
@@ -149,7 +150,7 @@ func TestAGateIsTriedThreeTimesAndJudgedOnlyWhereItIsQuiet(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tries := 0
-			g := gate{log: io.Discard, others: func() (float64, error) {
+			g := gate{log: io.Discard, until: time.Now().Add(time.Hour), others: func() (float64, error) {
 				if c.busy {
 					return .5, nil
 				}

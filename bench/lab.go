@@ -166,8 +166,8 @@ func newPair(near, far []string) (one, other netns.NsHandle, err error) {
 func configure(addresses ...string) error {
 	for setting, value := range map[string]string{
 		"tcp_congestion_control": tcpControl,
-		"ip_local_port_range":    "1024 65535",
-		"tcp_tw_reuse":           "1", // thousands of short connections to one address
+		"ip_local_port_range":    "12000 65535", // above the ports that peers listen at
+		"tcp_tw_reuse":           "1",           // thousands of short connections to one address
 	} {
 		if err := os.WriteFile("/proc/sys/net/ipv4/"+setting, []byte(value), 0o644); err != nil {
 			return err

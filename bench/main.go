@@ -74,13 +74,18 @@ func runLab(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	if err != nil {
 		return err
 	}
-	report := newReport(lab, string(tried))
+	report, measure := newReport(lab, string(tried)), once
+	var gates *gate
+	if *quick {
+		gates = newGate(stderr)
+		measure = gates.measure
+	}
 	for _, t := range targets() {
 		if picked := list(*only); len(picked) > 0 && !contains(picked, t.id) {
 			continue
 		}
 		fmt.Fprintf(stderr, "%s %s\n", t.id, t.title)
-		section, judged, err := measureTarget(lab, t, *quick, stderr)
+		section, judged, err := measure(lab, t)
 		if err != nil {
 			return errors.Join(fmt.Errorf("%s: %w", t.id, err), lab.close())
 		}
@@ -90,14 +95,11 @@ func runLab(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	if err := lab.close(); err != nil {
 		return err
 	}
-	return report.finish(*results, *quick, stderr)
+	return report.finish(*results, gates, stderr)
 }
 
-// measureTarget measures once, or where it gates as often as it takes.
-func measureTarget(l *lab, t target, gates bool, stderr io.Writer) (s section, judged bool, err error) {
-	if gates {
-		return gate{log: stderr, others: othersAtWork}.measure(l, t)
-	}
+// once measures a target that gates nothing.
+func once(l *lab, t target) (s section, judged bool, err error) {
 	s, err = t.measure(l)
 	return s, true, err
 }
