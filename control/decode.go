@@ -62,6 +62,10 @@ func (e *bodyError) Unwrap() []error {
 
 func parseBody(data []byte) *body {
 	b := &body{members: map[string]json.RawMessage{}, known: map[string]bool{}}
+	if whole := bytes.TrimSpace(data); len(whole) > largeBody && whole[0] == '{' && json.Valid(whole) {
+		b.share(whole)
+		return b
+	}
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	if start, err := decoder.Token(); err != nil || start != json.Delim('{') {
 		b.complain("", "want a JSON object")
@@ -79,12 +83,7 @@ func parseBody(data []byte) *body {
 			return b
 		}
 		key, _ := name.(string) // a member's name is nothing else
-		if _, twice := b.members[key]; twice {
-			b.complain(key, "is given twice")
-			continue
-		}
-		b.members[key] = value
-		b.order = append(b.order, key)
+		b.have(key, value)
 	}
 	if _, err := decoder.Token(); err != nil {
 		b.complain("", "is not JSON: %v", err)
@@ -94,6 +93,69 @@ func parseBody(data []byte) *body {
 		b.complain("", "has something after its end: want one JSON object")
 	}
 	return b
+}
+
+// have takes a member down.
+func (b *body) have(key string, value json.RawMessage) {
+	if _, twice := b.members[key]; twice {
+		b.complain(key, "is given twice")
+		return
+	}
+	b.members[key] = value
+	b.order = append(b.order, key)
+}
+
+// share takes the members of an object down that is known to be valid, as parts of
+// it: json.Decoder would hold it three times.
+func (b *body) share(object []byte) {
+	for rest := bytes.TrimSpace(object[1:]); rest[0] != '}'; {
+		if rest[0] == ',' {
+			rest = bytes.TrimSpace(rest[1:])
+		}
+		end := valueEnd(rest)
+		var key string
+		if err := json.Unmarshal(rest[:end], &key); err != nil {
+			b.complain("", "is not JSON: %v", err)
+			return
+		}
+		rest = bytes.TrimSpace(rest[end:])
+		rest = bytes.TrimSpace(rest[1:]) // the colon
+		end = valueEnd(rest)
+		b.have(key, json.RawMessage(rest[:end]))
+		rest = bytes.TrimSpace(rest[end:])
+	}
+}
+
+// valueEnd is where the JSON value ends that b begins with.
+func valueEnd(b []byte) int {
+	depth := 0
+	for i := 0; i < len(b); i++ {
+		switch b[i] {
+		case '"':
+			for i++; b[i] != '"'; i++ {
+				if b[i] == '\\' {
+					i++
+				}
+			}
+			if depth == 0 {
+				return i + 1
+			}
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+			if depth < 0 {
+				return i // of what the value stands in
+			}
+		case ',', ' ', '\t', '\r', '\n':
+			if depth == 0 {
+				return i
+			}
+		}
+	}
+	return len(b)
 }
 
 func (b *body) complain(path, format string, args ...any) {
@@ -166,6 +228,7 @@ func (b *body) policy() *policy.Document {
 		b.complain("policy", "is missing: want a policy document")
 		return nil
 	}
+	b.members["policy"] = nil // its text may be large, and is not needed beside what it says
 	return b.document("policy", raw)
 }
 

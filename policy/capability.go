@@ -82,7 +82,7 @@ func (c Capabilities) target(n *needs, t Target, list string, i int) {
 	if list == fieldDenied {
 		kind = deniedList
 	}
-	covers := newRule(t, kind, "")
+	covers := newRule(&t, kind, "")
 	written := t.Proto != ProtocolUnset
 	if covers.udp && (written || !t.IsName()) {
 		add(c.TargetUDP, "target_udp", "hold UDP", written)

@@ -31,11 +31,13 @@ type Compiled struct {
 
 // Compile builds the policy that enforces d. A mode outside the four, the empty
 // one included, is enforced as no-network; allowed targets count in an allowlist
-// alone and denied ones in every mode, whatever a document made by hand says.
+// alone and denied ones in every mode, whatever a document made by hand says. The
+// lists are kept, not copied (there may be a million of targets): they must not be
+// changed any more.
 func Compile(d Document, o Options) *Compiled {
-	// Cloned without room to spare, so that an append of the caller's or of a
-	// reader's never writes into what is compiled.
-	d.Allowed, d.Denied = slices.Clip(slices.Clone(d.Allowed)), slices.Clip(slices.Clone(d.Denied))
+	// Without room to spare, so that an append of a reader's never writes into what
+	// is compiled.
+	d.Allowed, d.Denied = slices.Clip(d.Allowed), slices.Clip(d.Denied)
 	c := &Compiled{
 		mode: d.Mode, document: d,
 		floorList: slices.Clip(slices.Clone(o.Floor)), generation: o.Generation,

@@ -11,7 +11,8 @@ import (
 // look-up costs a map access per label of the name, or per prefix length in use,
 // and a binary search over the ports of one host; never the number of targets.
 type index struct {
-	rules []rule // [0] is no rule, so that the zero ruleID matches nothing
+	targets []Target // the list's own, shared
+	rules   []rule   // [0] is no rule, so that the zero ruleID matches nothing
 	slots []slot
 	exact map[string]span
 	wild  map[string]span // by base
@@ -23,13 +24,14 @@ type index struct {
 
 type ruleID int32
 
-// rule is one target, with its text made once so that deciding does not.
+// rule is one target, with its text made once so that deciding does not. Of a plain
+// name the text is the name itself.
 type rule struct {
-	target Target
-	text   string
-	tcp    bool
-	udp    bool
-	icmp   bool
+	text string
+	at   int32 // of targets
+	tcp  bool
+	udp  bool
+	icmp bool
 }
 
 // slot holds, for one host and one port, the rule reported for each protocol.
@@ -55,10 +57,12 @@ const (
 
 func newIndex(targets []Target, kind listKind, prefix string) *index {
 	x := &index{
-		rules: make([]rule, 1, len(targets)+1),
+		targets: targets,
+		rules:   make([]rule, 1, len(targets)+1),
 	}
 	var exact, wild, prefixes int
-	for _, t := range targets {
+	for i := range targets {
+		t := &targets[i]
 		switch {
 		case t.Wildcard:
 			wild++
@@ -70,7 +74,9 @@ func newIndex(targets []Target, kind listKind, prefix string) *index {
 		if !t.IsName() && !t.Prefix.IsValid() {
 			continue // the zero Target names nothing
 		}
-		x.rules = append(x.rules, newRule(t, kind, prefix))
+		r := newRule(t, kind, prefix)
+		r.at = int32(i)
+		x.rules = append(x.rules, r)
 	}
 	x.exact, x.wild = make(map[string]span, exact), make(map[string]span, wild)
 	x.prefixes = make(map[netip.Prefix]span, prefixes)
@@ -78,8 +84,11 @@ func newIndex(targets []Target, kind listKind, prefix string) *index {
 	return x
 }
 
-func newRule(t Target, kind listKind, prefix string) rule {
-	r := rule{target: t, text: t.String()}
+// target is what a rule was made of.
+func (x *index) target(id ruleID) *Target { return &x.targets[x.rules[id].at] }
+
+func newRule(t *Target, kind listKind, prefix string) rule {
+	r := rule{text: t.String()}
 	if prefix != "" {
 		r.text = prefix + r.text
 	}
@@ -112,13 +121,13 @@ func (x *index) build() {
 	for i := range order {
 		order[i] = ruleID(i + 1)
 	}
-	slices.SortFunc(order, func(a, b ruleID) int { return compareRules(&x.rules[a], &x.rules[b]) })
+	slices.SortFunc(order, x.compare)
 	x.slots = make([]slot, 0, len(order))
 	bits := map[bool]map[int]bool{true: {}, false: {}}
 	for i := 0; i < len(order); {
-		host := x.rules[order[i]].target
+		host := x.target(order[i])
 		start := len(x.slots)
-		for ; i < len(order) && sameHost(host, x.rules[order[i]].target); i++ {
+		for ; i < len(order) && sameHost(host, x.target(order[i])); i++ {
 			x.addToSlots(start, order[i])
 		}
 		s := span{uint32(start), uint32(len(x.slots))}
@@ -145,29 +154,31 @@ func lengths(set map[int]bool) []int {
 	return bits
 }
 
-// compareRules orders by host, then port, then by which is reported first:
-// the narrower protocol, the shorter text, the text.
-func compareRules(a, b *rule) int {
+// compare orders by host, then port, then by which is reported first: the narrower
+// protocol, the shorter text, the text.
+func (x *index) compare(a, b ruleID) int {
 	// One after the other, not by cmp.Or, which would compare everything of each pair.
-	if d := strings.Compare(a.target.Name, b.target.Name); d != 0 {
+	s, t := x.target(a), x.target(b)
+	if d := strings.Compare(s.Name, t.Name); d != 0 {
 		return d
 	}
-	if d := compareBool(a.target.Wildcard, b.target.Wildcard); d != 0 {
+	if d := compareBool(s.Wildcard, t.Wildcard); d != 0 {
 		return d
 	}
-	if d := a.target.Prefix.Addr().Compare(b.target.Prefix.Addr()); d != 0 {
+	if d := s.Prefix.Addr().Compare(t.Prefix.Addr()); d != 0 {
 		return d
 	}
-	if d := cmp.Compare(a.target.Prefix.Bits(), b.target.Prefix.Bits()); d != 0 {
+	if d := cmp.Compare(s.Prefix.Bits(), t.Prefix.Bits()); d != 0 {
 		return d
 	}
-	if d := cmp.Compare(a.target.Port, b.target.Port); d != 0 {
+	if d := cmp.Compare(s.Port, t.Port); d != 0 {
 		return d
 	}
+	q, r := &x.rules[a], &x.rules[b]
 	return cmp.Or(
-		cmp.Compare(a.width(), b.width()),
-		cmp.Compare(len(a.text), len(b.text)),
-		strings.Compare(a.text, b.text),
+		cmp.Compare(q.width(), r.width()),
+		cmp.Compare(len(q.text), len(r.text)),
+		strings.Compare(q.text, r.text),
 	)
 }
 
@@ -188,16 +199,16 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-func sameHost(a, b Target) bool {
+func sameHost(a, b *Target) bool {
 	return a.Name == b.Name && a.Wildcard == b.Wildcard && a.Prefix == b.Prefix
 }
 
 // addToSlots adds a rule to the slot of its port among slots[start:], which is
 // the last one if it exists: rules come by ascending port, the preferred first.
 func (x *index) addToSlots(start int, id ruleID) {
-	r := &x.rules[id]
-	if len(x.slots) == start || x.slots[len(x.slots)-1].port != r.target.Port {
-		x.slots = append(x.slots, slot{port: r.target.Port})
+	r, t := &x.rules[id], x.target(id)
+	if len(x.slots) == start || x.slots[len(x.slots)-1].port != t.Port {
+		x.slots = append(x.slots, slot{port: t.Port})
 	}
 	s := &x.slots[len(x.slots)-1]
 	if s.any == 0 {
@@ -207,11 +218,11 @@ func (x *index) addToSlots(start int, id ruleID) {
 		if covers && s.by[p] == 0 {
 			s.by[p] = id
 		}
-		if covers && r.target.IsPrivate() && s.private[p] == 0 {
+		if covers && t.IsPrivate() && s.private[p] == 0 {
 			s.private[p] = id
 		}
 	}
-	if first := &x.slots[start]; first.hostPrivate == 0 && r.target.IsPrivate() {
+	if first := &x.slots[start]; first.hostPrivate == 0 && t.IsPrivate() {
 		first.hostPrivate = id
 	}
 }
@@ -347,7 +358,7 @@ func (x *index) family(w want, port uint16, p Protocol) ruleID {
 		return max(v4, v6)
 	}
 	// Every port counts as the highest: 0-1 is 65535 in a uint16.
-	if x.rules[v6].target.Port-1 < x.rules[v4].target.Port-1 {
+	if x.target(v6).Port-1 < x.target(v4).Port-1 {
 		return v6
 	}
 	return v4
@@ -366,15 +377,15 @@ func (x *index) holdsName() bool { return len(x.exact)+len(x.wild) > 0 }
 func (x *index) addressRules() []AddressRule {
 	var rules []AddressRule
 	for i := range x.rules[1:] {
-		r := &x.rules[1+i]
-		if r.target.IsName() {
+		r, t := &x.rules[1+i], x.target(ruleID(1+i))
+		if t.IsName() {
 			continue
 		}
 		if rules == nil {
 			rules = make([]AddressRule, 0, len(x.rules)-1-i)
 		}
 		rules = append(rules, AddressRule{
-			Prefix: r.target.Prefix, Port: r.target.Port,
+			Prefix: t.Prefix, Port: t.Port,
 			TCP: r.tcp, UDP: r.udp, ICMP: r.icmp, Rule: r.text,
 		})
 	}

@@ -115,7 +115,7 @@ func (p *parser) documentObject(v value, path string) Document {
 	if mode == ModeDenylist {
 		// With allowed_hosts instead, an allowlist was meant, and that was said.
 		missing := !hasDenied && !hasAllowed
-		if missing || denied.kind == kindArray && len(denied.items) == 0 {
+		if missing || denied.kind == kindArray && len(denied.items()) == 0 {
 			p.fail(at(path, fieldDenied), `a denylist of nothing lets everything out; list what is denied, or write the mode "public" if everything is meant`)
 		}
 		p.warn(at(path, fieldMode), "a denylist cannot hold a name against an agent that brings its own relay or DNS over HTTPS: it reaches the same host by another name; use an allowlist against such an agent")
@@ -177,8 +177,8 @@ func (p *parser) deniedFits(mode Mode, path string) {
 // fields checks an object's members against the legal names, and reports
 // unknown ones and duplicates. The first of duplicates is kept.
 func (p *parser) fields(v value, path, what string, legal ...string) map[string]value {
-	fields := make(map[string]value, len(v.members))
-	for _, m := range v.members {
+	fields := make(map[string]value, len(v.members()))
+	for _, m := range v.members() {
 		if _, twice := fields[m.name]; twice {
 			p.fail(at(path, m.name), "%s is written more than once in the same object; keep one", quote(m.name))
 			continue
@@ -209,11 +209,11 @@ func (p *parser) targets(v value, path string, denied bool) []Target {
 		p.fail(path, "this is a list of targets, not %s%s", v.describe(), advice)
 		return nil
 	}
-	if len(v.items) == 0 {
+	if len(v.items()) == 0 {
 		return nil
 	}
-	targets := make([]Target, 0, len(v.items))
-	for i, item := range v.items {
+	targets := make([]Target, 0, len(v.items()))
+	for i, item := range v.items() {
 		before := len(p.problems)
 		t := p.target(item, path, i, denied)
 		if len(p.problems) > before {

@@ -195,7 +195,7 @@ func (p *parser) exeatPhases(l *layer, v value) {
 		return
 	}
 	seen := map[string]bool{}
-	for _, m := range phases.members {
+	for _, m := range phases.members() {
 		path := at("phases", m.name)
 		switch {
 		case seen[m.name]:
@@ -250,7 +250,7 @@ func paramName(key string) (string, bool) {
 func (p *parser) params(l *layer, v value) {
 	keys := []string{keyBaseline, keyRun, keyEvaluation, keyEvaluationBaseline}
 	seen := map[string]bool{}
-	for _, m := range v.members {
+	for _, m := range v.members() {
 		path := at("", m.name)
 		if seen[m.name] {
 			p.fail(path, "%s is written more than once in the same object; keep one", quote(m.name))

@@ -21,7 +21,7 @@ func (p *parser) taskFile(l *layer, v value) {
 		return
 	}
 	seen := map[string]bool{}
-	for i, step := range steps.items {
+	for i, step := range steps.items() {
 		path := atIndex("steps", i)
 		if step.kind != kindObject {
 			p.fail(path, "a step is a table, [[steps]]; this is %s", step.describe())
@@ -83,14 +83,14 @@ func (p *parser) table(l *layer, v value, table, path, name string) {
 		return
 	}
 	p.warnNear(t, path, fieldMode, fieldAllowed, fieldDenied)
-	own := value{kind: kindObject}
-	for _, m := range t.members {
+	own := value{kind: kindObject, inner: &composite{}}
+	for _, m := range t.members() {
 		switch m.name {
 		case fieldMode, fieldAllowed, fieldDenied:
-			own.members = append(own.members, m)
+			own.inner.members = append(own.inner.members, m)
 		}
 	}
-	if len(own.members) > 0 {
+	if len(own.members()) > 0 {
 		p.policy(l, name, own, path)
 	}
 }
@@ -98,7 +98,7 @@ func (p *parser) table(l *layer, v value, table, path, name string) {
 // warnNear warns of keys that look like misspelt ones of ours: other people's
 // keys are ignored, and a policy that is ignored is inherited or `public`.
 func (p *parser) warnNear(v value, path string, ours ...string) {
-	for _, m := range v.members {
+	for _, m := range v.members() {
 		plain := strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(m.name))
 		near, found := nearest(strings.ToLower(m.name), ours)
 		for _, o := range ours {

@@ -92,7 +92,7 @@ func (c *Compiled) decideQuestion(r Request) Decision {
 		return c.deny(ReasonUnlisted, "")
 	}
 	rule := &c.allowed.rules[id]
-	if !answers(rule.target.Wildcard, r.QType) {
+	if !answers(c.allowed.target(id).Wildcard, r.QType) {
 		return c.deny(ReasonQueryType, rule.text)
 	}
 	return c.allow(ReasonRule, rule.text)

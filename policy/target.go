@@ -25,13 +25,13 @@ const (
 type Target struct {
 	// Name is the normalised name, without "*." where Wildcard; empty for
 	// address targets.
-	Name     string
-	Wildcard bool
+	Name string
 	// Prefix is set for address targets; a single address is a /32 or /128.
 	Prefix netip.Prefix
+	Proto  TargetProtocol
 	// Port 0 means every port.
-	Port  uint16
-	Proto TargetProtocol
+	Port     uint16
+	Wildcard bool
 	// Private is as written, and dropped where it says nothing: on a name of one
 	// label whose protocol was not written (see IsPrivate).
 	Private bool

@@ -65,22 +65,22 @@ func tomlValue(v any, order map[string]int, depth int) value {
 		}
 		return value{kind: kindNumber, text: text}
 	case []any:
-		list := value{kind: kindArray}
+		list := value{kind: kindArray, inner: &composite{}}
 		for _, item := range t {
-			list.items = append(list.items, tomlValue(item, nil, depth+1))
+			list.inner.items = append(list.inner.items, tomlValue(item, nil, depth+1))
 		}
 		return list
 	case map[string]any:
-		object := value{kind: kindObject}
+		object := value{kind: kindObject, inner: &composite{}}
 		for name, item := range t {
 			var inner map[string]int
 			if depth == 0 && name == "phases" {
 				inner = order
 			}
-			object.members = append(object.members, member{name: name, value: tomlValue(item, inner, depth+1)})
+			object.inner.members = append(object.inner.members, member{name: name, value: tomlValue(item, inner, depth+1)})
 		}
-		sort.Slice(object.members, func(i, j int) bool {
-			a, b := object.members[i].name, object.members[j].name
+		sort.Slice(object.inner.members, func(i, j int) bool {
+			a, b := object.inner.members[i].name, object.inner.members[j].name
 			if depth == 1 && order[a] != order[b] {
 				return order[a] < order[b]
 			}

@@ -34,10 +34,32 @@ const (
 // duplicates, and numbers keep their text, which encoding/json's own trees lose:
 // 443.0 is not an integer, and the second "host" is an error.
 type value struct {
-	kind    valueKind
-	text    string // a string, or the text of a number, bool or date
+	kind  valueKind
+	text  string     // a string, or the text of a number, bool or date
+	inner *composite // of a list or an object
+}
+
+// composite is what a list or an object holds, apart: there may be a million of
+// values that are neither.
+type composite struct {
 	items   []value
 	members []member
+}
+
+// items are those of a list.
+func (v value) items() []value {
+	if v.inner == nil {
+		return nil
+	}
+	return v.inner.items
+}
+
+// members are those of an object.
+func (v value) members() []member {
+	if v.inner == nil {
+		return nil
+	}
+	return v.inner.members
 }
 
 type member struct {
@@ -47,7 +69,7 @@ type member struct {
 
 // get returns the first member of that name.
 func (v value) get(name string) (value, bool) {
-	for _, m := range v.members {
+	for _, m := range v.members() {
 		if m.name == name {
 			return m.value, true
 		}
@@ -105,9 +127,9 @@ func decodeJSON(data []byte) (value, []Problem) {
 	}
 	// The scanner of encoding/json judges the syntax (with its bound on nesting)
 	// before the tree is built, so that building it cannot meet a surprise.
-	var raw json.RawMessage
-	if err := json.Unmarshal(data, &raw); err != nil {
-		return fail("%s", syntaxMessage(data, err))
+	if !json.Valid(data) {
+		var raw json.RawMessage
+		return fail("%s", syntaxMessage(data, json.Unmarshal(data, &raw)))
 	}
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.UseNumber()
@@ -181,20 +203,20 @@ func readValue(d *json.Decoder, depth int) (value, error) {
 }
 
 func readArray(d *json.Decoder, depth int) (value, error) {
-	v := value{kind: kindArray}
+	v := value{kind: kindArray, inner: &composite{}}
 	for d.More() {
 		item, err := readValue(d, depth+1)
 		if err != nil {
 			return value{}, err
 		}
-		v.items = append(v.items, item)
+		v.inner.items = append(v.inner.items, item)
 	}
 	_, err := d.Token()
 	return v, err
 }
 
 func readObject(d *json.Decoder, depth int) (value, error) {
-	v := value{kind: kindObject}
+	v := value{kind: kindObject, inner: &composite{}}
 	for d.More() {
 		key, err := d.Token()
 		if err != nil {
@@ -208,7 +230,7 @@ func readObject(d *json.Decoder, depth int) (value, error) {
 		if err != nil {
 			return value{}, err
 		}
-		v.members = append(v.members, member{name: name, value: item})
+		v.inner.members = append(v.inner.members, member{name: name, value: item})
 	}
 	_, err := d.Token()
 	return v, err
