@@ -13,9 +13,9 @@ import (
 type index struct {
 	targets []Target // the list's own, shared
 	rules   []rule   // [0] is no rule, so that the zero ruleID matches nothing
-	slots []slot
-	exact map[string]span
-	wild  map[string]span // by base
+	slots   []slot
+	exact   map[string]span
+	wild    map[string]span // by base
 	// prefixes by masked prefix; bits4 and bits6 are the lengths in use, longest
 	// first.
 	prefixes     map[netip.Prefix]span
