@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"time"
@@ -13,7 +14,9 @@ import (
 func starts(l *lab) (section, error) {
 	s := section{columns: []string{"command", "ms"}}
 	program := filepath.Join(l.dir, "exeat")
-	if out, err := exec.Command("go", "build", "-trimpath", "-o", program, "github.com/exeat/exeat/cmd/exeat").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-trimpath", "-o", program, "github.com/exeat/exeat/cmd/exeat")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as make build does
+	if out, err := build.CombinedOutput(); err != nil {
 		s.notes = append(s.notes, fmt.Sprintf("not measured: the program cannot be built here: %v: %s", err, out))
 		return s, nil
 	}

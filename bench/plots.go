@@ -38,7 +38,11 @@ func drawAll(ctx context.Context, l *lab, dir string, stderr io.Writer) error {
 	}{
 		{"memory-by-tunnels", memoryByTunnels},
 		{"revocation-by-flows", revocationByFlows},
+		{"direct-revocation-by-flows", directRevocationByFlows},
 		{"swap-by-targets", swapByTargets},
+		{"memory-by-targets", memoryByTargets},
+		{"memory-by-names", memoryByNames},
+		{"memory-by-agents", memoryByAgents},
 	} {
 		p, err := chart.draw(ctx, l)
 		if err != nil {
