@@ -63,13 +63,13 @@ func packetRows() []Row {
 		{ID: "B13", Attack: "A redirected packet on a socket bound to a link", Defence: "What is not stamped leaves on lo alone", Tests: []string{packetSuite, firewallAll}},
 		{ID: "B14", Attack: "Reflection: spoofed sources", Defence: "No blanket `established`; foreign sources on lo drop", Tests: []string{packetSuite, firewallAll}},
 		{ID: "B15", Attack: "A frame on lo, and inherited forwarding", Defence: "Forward drops; foreign destinations on lo drop", Tests: []string{packetSuite, firewallAll}},
-		{ID: "B16", Attack: "The engine's DNS on its high port", Defence: "The agent may not send to 127.0.0.11", Tests: []string{sealedSuite, "firewall.TestTheEnginesDNSAnswersUsAndNobodyElse"}},
+		{ID: "B16", Attack: "The engine's DNS on its high port", Defence: "The agent may not send to 127.0.0.11", Tests: []string{sealedSuite, "firewall.TestTheEnginesDNSAnswersUsAndNobodyElse", "e2e/containers.TestDockersDNSIsNoWayRound"}},
 		{ID: "B17", Attack: "Foreign destinations on lo", Defence: "As B14; route_localnet is never set", Tests: []string{packetSuite, firewallAll}},
 		{ID: "B18", Attack: "AF_VSOCK", Defence: "A filter of system calls", Residual: "In a container without such a filter it is the hypervisor's to shut", Tests: []string{sealedSuite, sealedAll}},
 		{ID: "B19", Attack: "io_uring", Defence: "Filtered as any socket; refused in the sealed shape", Tests: []string{packetSuite, sealedAll}},
 		{ID: "B20", Attack: "Addresses that hold others (NAT64, 6to4 …), metadata addresses", Defence: "A class table that looks through them", Tests: []string{packetSuite, sealedSuite, "policy.TestClassBoundaries", "dnsfilter.TestAnswersAreCheckedBeforeTheyAreGiven"}},
 		{ID: "B21", Attack: "A new or renamed link without the hook", Defence: "One hook for all links, or links are watched", Tests: []string{sealedSuite, "firewall.TestAnEgressChainOnAnyLinkCoversLinksThatComeLater", "firewall.TestALinkThatAppearsGetsItsEgressChainBeforeAnythingElse"}},
-		{ID: "B22", Attack: "Denials that hang", Defence: "Rejects: a RST or administratively prohibited", Tests: []string{packetSuite, sealedSuite, "firewall.TestAnAllowlistLetsOutWhatItListsAndRefusesTheRestAtOnce"}},
+		{ID: "B22", Attack: "Denials that hang", Defence: "Rejects: a RST or administratively prohibited", Tests: []string{packetSuite, sealedSuite, "firewall.TestAnAllowlistLetsOutWhatItListsAndRefusesTheRestAtOnce", "e2e/containers.TestBothFamilies"}},
 		{ID: "B23", Attack: "QUIC", Defence: "udp/443 is rejected at once", Tests: []string{packetSuite, sealedSuite, "sealed.TestEverythingComesToTheListenersOrIsRefused"}},
 	}
 }
@@ -90,12 +90,12 @@ func stateRows() []Row {
 		{ID: "B40", Attack: "Ports, descriptors and the log flooded", Defence: "Fails closed; limits; folded logs", Tests: []string{"proxy.TestOutOfDescriptors", "proxy.TestTooManyConnectionsAreReset", "audit.TestFolding", "audit.TestAFloodOfDistinctDenialsIsBoundedAndCounted"}},
 		{ID: "B41", Attack: "The agent runs before the rules", Defence: "Listeners and rules first; CMD is started last", Tests: []string{"sealed.TestCloseBeforeRelease", "sidecar.TestNothingIsInForceWhenTheFirstPolicyIsRefused", "e2e/containers.TestASidecarThatIsAttached"}},
 		{ID: "B42", Attack: "The agent's container restarts into a new namespace", Defence: "The sidecar owns the namespace; an attached sandbox is not restarted", Tests: []string{"e2e/containers.TestARestartPolicyIsTakenAway"}},
-		{ID: "B43", Attack: "Forged answers to our resolver", Defence: "127.0.0.11 and port 53 on lo are ours; fresh port, 0x20, id", Tests: []string{packetSuite, "firewall.TestTheEnginesDNSAnswersUsAndNobodyElse", "e2e/containers.TestTheProbeInAContainer", "dnsfilter.TestForgedRepliesAreWaitedOut"}},
-		{ID: "B44", Attack: "A capability that undoes everything", Defence: "Refused at the start, each named", Tests: []string{packetSuite, sealedSuite, "sealed.TestAnOrdinaryUserHasNoCapabilities", "sandbox.TestFindings"}},
+		{ID: "B43", Attack: "Forged answers to our resolver", Defence: "127.0.0.11 and port 53 on lo are ours; fresh port, 0x20, id", Tests: []string{packetSuite, "firewall.TestTheEnginesDNSAnswersUsAndNobodyElse", "e2e/containers.TestTheProbeInAContainer", "dnsfilter.TestForgedRepliesAreWaitedOut", "e2e/containers.TestDockersDNSIsNoWayRound"}},
+		{ID: "B44", Attack: "A capability that undoes everything", Defence: "Refused at the start, each named", Tests: []string{packetSuite, sealedSuite, "sealed.TestAnOrdinaryUserHasNoCapabilities", "sandbox.TestFindings", "e2e/containers.TestRefusals"}},
 		{ID: "B45", Attack: "NET_RAW that forges the engine's DNS", Defence: "With NET_RAW that DNS is asked over TCP alone", Residual: "Where an engine's DNS answers over UDP only, and the sandbox has NET_RAW: refuse to start, or drop NET_RAW", Tests: []string{"firewall.TestTheEnginesDNSAnswersUsAndNobodyElse", "e2e/bypass.TestWithNETRAWTheEnginesDNSIsNeverAskedByUDP"}},
-		{ID: "B46", Attack: "resolv.conf and hosts rewritten", Defence: "They are not read in the namespace", Tests: []string{"e2e/bypass.TestRewrittenResolverFilesChangeNothing"}},
+		{ID: "B46", Attack: "resolv.conf and hosts rewritten", Defence: "They are not read in the namespace", Tests: []string{"e2e/bypass.TestRewrittenResolverFilesChangeNothing", "e2e/containers.TestTheSandboxDoesNotChooseTheResolver"}},
 		{ID: "B47", Attack: "A container that joins later and flushes the table", Defence: "Notifications are watched: reload, event", Tests: []string{packetSuite, sealedSuite, "firewall.TestForeignChangesToOurTablesAreNoticedAndOursAreNot", "e2e/joined.TestRulesThatSomebodyElseRemovesComeBackAndDenyEverything"}},
-		{ID: "B48", Attack: "The engine's own lookups, sent from the namespace", Defence: "Rejected, never redirected to us", Tests: []string{"firewall.TestTheEnginesDNSAnswersUsAndNobodyElse"}},
+		{ID: "B48", Attack: "The engine's own lookups, sent from the namespace", Defence: "Rejected, never redirected to us", Tests: []string{"firewall.TestTheEnginesDNSAnswersUsAndNobodyElse", "e2e/containers.TestDockersDNSIsNoWayRound"}},
 	}
 }
 
