@@ -3,5 +3,5 @@
 // built FROM scratch or from a debootstrap folder. Nothing is pulled, and nothing
 // of it is left on the machine.
 //
-//	CI=true go test ./e2e/containers -run TestAttach
+//	CI=true go test ./e2e/containers -run TestBothFamilies
 package containers
