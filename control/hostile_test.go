@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -156,8 +157,24 @@ func TestSlowPeersAreCut(t *testing.T) {
 
 func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 	s := start(t, nil)
-	for range maxConns + 50 {
-		s.dial(t)
+	const over = 50
+	conns := make([]net.Conn, maxConns+over)
+	for i := range conns {
+		conns[i] = s.dial(t)
+	}
+	closed := 0
+	for _, conn := range conns[maxConns:] {
+		if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			closed++
+		} else {
+			break
+		}
+	}
+	if closed != over {
+		t.Errorf("%d of %d connections too many were closed", closed, over)
 	}
 	// what exceeds the limit is closed at once: the caller is told, and never waits
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)

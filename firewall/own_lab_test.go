@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -141,9 +142,13 @@ func TestOnlyOpenedPortsCanBeReachedFromOutside(t *testing.T) {
 		return
 	}
 	l := newLab(t)
-	l.enforce(`"no-network"`, func(in *JoinedInput) { in.Inbound = []policy.Opening{{Port: 8080}} })
-	server := l.agentCommand("serve", "8080", "8081")
+	l.enforce(`"no-network"`, func(in *JoinedInput) { in.Inbound = []policy.Opening{{Port: 8080}, {Port: 8082, Protocol: policy.UDP}} })
+	server := l.agentCommand("serve", "8080", "8081", "8082")
 	in, err := server.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := server.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,6 +174,18 @@ func TestOnlyOpenedPortsCanBeReachedFromOutside(t *testing.T) {
 	if err := dial("8081"); err == nil || !strings.Contains(err.Error(), "timeout") {
 		t.Errorf("a port that was not opened: %v, want no answer", err)
 	}
+	// Nor may it be heard what was said to one (B31).
+	heard := bufio.NewReader(out)
+	for range 3 {
+		for _, port := range []string{"8081", "8082"} {
+			if err := inNamespace(l.far, func() error { return agentSendFrom([]string{"0.0.0.0:0", net.JoinHostPort(sandboxV4, port), "knock"}) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if line, err := heard.ReadString('\n'); line != "heard 8082\n" {
+			t.Errorf("the sandbox said %q, %v; want it to hear port 8082 alone", line, err)
+		}
+	}
 	if err := in.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -177,9 +194,22 @@ func TestOnlyOpenedPortsCanBeReachedFromOutside(t *testing.T) {
 	}
 }
 
-// agentServe greets on TCP ports until its input ends.
+// agentServe greets on TCP ports until its input ends, and prints where it hears
+// a datagram.
 func agentServe(ports []string) error {
 	for _, p := range ports {
+		pc, err := net.ListenPacket("udp", ":"+p)
+		if err != nil {
+			return err
+		}
+		go func() {
+			for {
+				if _, _, err := pc.ReadFrom(make([]byte, 64)); err != nil {
+					return
+				}
+				fmt.Println("heard", p)
+			}
+		}()
 		ln, err := net.Listen("tcp", ":"+p)
 		if err != nil {
 			return err
