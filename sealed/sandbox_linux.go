@@ -75,6 +75,11 @@ func Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 	for _, name := range o.LostSockets {
 		s.warnings = append(s.warnings, fmt.Sprintf("a process listens at %q, relative to a directory that could not be found: it is not hidden", name))
 	}
+	mounts, err := readMounts()
+	if err != nil {
+		return nil, err
+	}
+	s.warnings = append(s.warnings, networkFiles(mounts)...)
 	if err := s.launch(ctx, spec, o, stdio); err != nil {
 		return nil, err
 	}
