@@ -117,6 +117,9 @@ type Engine struct {
 	state State
 	lease *leaseTimer
 
+	// resumed, where not nil, is closed once the kernel has what Resume assumed.
+	resumed chan struct{}
+
 	ready  atomic.Bool
 	breach atomic.Pointer[string]
 	leases sync.WaitGroup
@@ -175,6 +178,14 @@ func New(c Config, inForce *Policy) (*Engine, error) {
 	return e, nil
 }
 
+// Resume lets the resolver and the proxy decide by the first policy before Begin,
+// where the kernel holds it already. Only Begin makes it whole: until then no address
+// is opened for a name. It must be called before anything decides.
+func (e *Engine) Resume() {
+	e.resumed = make(chan struct{})
+	e.inForce.p.Store(policy.Compile(e.config.Policy, policy.Options{Floor: e.config.Floor, Generation: e.state.Generation + 1}))
+}
+
 // Begin puts the first policy in force. On an error nothing is: everything is
 // still denied.
 func (e *Engine) Begin(ctx context.Context) error {
@@ -189,6 +200,9 @@ func (e *Engine) Begin(ctx context.Context) error {
 	}
 	if _, err := e.swap(ctx, first); err != nil {
 		return fmt.Errorf("put the first policy in force: %w", err)
+	}
+	if e.resumed != nil {
+		close(e.resumed)
 	}
 	return nil
 }
@@ -207,6 +221,13 @@ func (e *Engine) InForce() *Policy { return e.inForce }
 // Attribute opens in the kernel what the policy in force opens for name, before
 // the resolver gives the answer to the sandbox.
 func (e *Engine) Attribute(ctx context.Context, name string, addrs []netip.Addr, ttl time.Duration) error {
+	if e.resumed != nil {
+		select {
+		case <-e.resumed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	e.attributing.RLock()
 	defer e.attributing.RUnlock()
 	c := e.inForce.Load()

@@ -46,6 +46,9 @@ type handover struct {
 	State    *State
 	Distrust string
 	Names    []attribution.Entry
+	// Between says that the worker before may have ended amid a swap: the kernel holds
+	// what is in force, or what was about to be.
+	Between bool
 	// Restart says how the worker before ended; "" is that this is the first.
 	Restart string
 }

@@ -182,7 +182,7 @@ type waited struct {
 func (k *Keeper) start(restart string) (*worker, error) {
 	h := k.base
 	h.Restart = restart
-	h.State, h.Distrust, h.Names = k.memory.recall()
+	h.State, h.Distrust, h.Names, h.Between = k.memory.recall()
 	told, err := h.file()
 	if err != nil {
 		return nil, fmt.Errorf("hand over to the worker: %w", err)

@@ -45,14 +45,15 @@ func remember(disk *FileStore) *memory {
 	return m
 }
 
-// recall gives what is in force.
-func (m *memory) recall() (state *State, distrust string, names []attribution.Entry) {
+// recall gives what is in force; between says that a worker has prepared something
+// else and not said that it was committed.
+func (m *memory) recall() (state *State, distrust string, names []attribution.Entry, between bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for e := range m.names.All() {
 		names = append(names, e)
 	}
-	return m.state, m.distrust, names
+	return m.state, m.distrust, names, m.prepared != nil
 }
 
 // commits is how often workers have put something in force since we started.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/exeat/exeat/control/api"
 	"github.com/exeat/exeat/firewall"
 	"github.com/exeat/exeat/policy"
 )
@@ -53,13 +54,13 @@ func TestTheKeeperRemembersWhatAWorkerCommitted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if state, _, _ := m.recall(); state != nil || m.cameUp() {
+			if state, _, _, _ := m.recall(); state != nil || m.cameUp() {
 				t.Errorf("before the commit it remembers %+v", state)
 			}
 			if err := commit(); err != nil {
 				t.Fatal(err)
 			}
-			if state, _, _ := m.recall(); state == nil || state.Generation != 3 || !m.cameUp() {
+			if state, _, _, _ := m.recall(); state == nil || state.Generation != 3 || !m.cameUp() {
 				t.Errorf("it remembers %+v, want generation 3", state)
 			}
 			if err := commit(); err == nil {
@@ -68,7 +69,7 @@ func TestTheKeeperRemembersWhatAWorkerCommitted(t *testing.T) {
 			if err := worker.Forget(); err != nil {
 				t.Fatal(err)
 			}
-			if state, distrust, _ := m.recall(); state != nil || distrust == "" {
+			if state, distrust, _, _ := m.recall(); state != nil || distrust == "" {
 				t.Errorf("it remembers %+v and trusts it (%q) though a worker said to forget", state, distrust)
 			}
 		})
@@ -85,7 +86,7 @@ func TestTheKeeperRemembersAttributions(t *testing.T) {
 	if _, err := worker.Prepare(State{Generation: 1}); err != nil { // answered after it
 		t.Fatal(err)
 	}
-	if _, _, names := m.recall(); len(names) != 1 || names[0].Name != "a.test" || names[0].Addr != addr {
+	if _, _, names, _ := m.recall(); len(names) != 1 || names[0].Name != "a.test" || names[0].Addr != addr {
 		t.Errorf("it remembers %v", names)
 	}
 }
@@ -187,5 +188,51 @@ func TestWhichLinksAreSafe(t *testing.T) {
 				t.Errorf("health %+v", g.health())
 			}
 		})
+	}
+}
+
+func TestAWorkerResumesWhatTheKernelHoldsForCertain(t *testing.T) {
+	now := time.Now()
+	grouped := firewall.Own{Cgroup: 5, Level: 1}
+	inForce := &State{Generation: 3, Document: policy.Document{Mode: policy.ModePublic}}
+	leased := func(until time.Time) *State {
+		s := *inForce
+		s.Lease = &api.Lease{Expires: until}
+		return &s
+	}
+	for name, c := range map[string]struct {
+		handover handover
+		want     bool
+	}{
+		"after another":                 {handover{Restart: "died", Own: grouped, State: inForce}, true},
+		"with a lease":                  {handover{Restart: "died", Own: grouped, State: leased(now.Add(time.Hour))}, true},
+		"the first":                     {handover{Own: grouped, State: inForce}, false},
+		"with nothing kept":             {handover{Restart: "died", Own: grouped}, false},
+		"what cannot be trusted":        {handover{Restart: "died", Own: grouped, State: inForce, Distrust: "torn"}, false},
+		"after one that died in a swap": {handover{Restart: "died", Own: grouped, State: inForce, Between: true}, false},
+		"when the lease has ended":      {handover{Restart: "died", Own: grouped, State: leased(now.Add(-time.Second))}, false},
+		"where secrets tell us apart":   {handover{Restart: "died", Own: firewall.Own{UID: 7}, State: inForce}, false},
+	} {
+		if got := c.handover.resumes(now); got != c.want {
+			t.Errorf("%s: resumes %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestTheKeeperKnowsOfASwapThatDidNotEnd(t *testing.T) {
+	m := remember(nil)
+	worker := linked(t, m)
+	commit, err := worker.Prepare(State{Generation: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, between := m.recall(); !between {
+		t.Error("prepared and not committed: want it known")
+	}
+	if err := commit(); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, between := m.recall(); between {
+		t.Error("committed, and still taken for unfinished")
 	}
 }

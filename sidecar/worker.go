@@ -91,6 +91,8 @@ type joinedWorker struct {
 
 	catalogue *catalogue
 
+	resumed bool // the policy is not yet put in force by us
+
 	changed chan string   // somebody else changed our tables
 	attack  chan struct{} // a packet that only an attacker sends
 	strange chan string   // a link that we know nothing of
@@ -160,7 +162,20 @@ func (w *joinedWorker) enforce(stdout io.Writer) (err error) {
 	if err != nil {
 		return fmt.Errorf("hear of packets: %w", err)
 	}
+	if w.resumed = w.resumes(time.Now()); w.resumed {
+		w.car.Resume()
+		return nil
+	}
 	return w.begin()
+}
+
+// resumes says that the kernel holds what is in force, and lets us out as it did the
+// worker before: then connections are served at once, and the rules put in force anew
+// meanwhile, which takes the kernel longer than all else. Where control groups do not
+// tell us apart our sockets bear secrets, which the rules do not know yet.
+func (h *handover) resumes(now time.Time) bool {
+	return h.Restart != "" && h.Own.Cgroup != 0 && h.Distrust == "" && !h.Between &&
+		h.State != nil && (h.State.Lease == nil || now.Before(h.State.Lease.Expires))
 }
 
 // offer sends v unless enough is waiting.
@@ -305,6 +320,23 @@ func (w *joinedWorker) close() error {
 // serve serves until ctx ends or a part fails.
 func (w *joinedWorker) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return w.car.Serve(ctx, w.listeners) })
+	group.Go(func() error { return w.packet.Run(ctx) })
+	group.Go(func() error { return w.rules.Run(ctx, func(what string) { offer(w.changed, what) }) })
+	group.Go(func() error {
+		if w.resumed {
+			if err := w.begin(); err != nil {
+				return err
+			}
+		}
+		return w.attend(ctx)
+	})
+	return group.Wait()
+}
+
+// attend looks after what is in force.
+func (w *joinedWorker) attend(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
 	if w.socket != nil {
 		// Whoever enters the container as uid 0, though we may have another.
 		var owner uint32
@@ -318,9 +350,6 @@ func (w *joinedWorker) serve(ctx context.Context) error {
 		}
 		group.Go(func() error { return server.Serve(ctx, w.socket) })
 	}
-	group.Go(func() error { return w.car.Serve(ctx, w.listeners) })
-	group.Go(func() error { return w.packet.Run(ctx) })
-	group.Go(func() error { return w.rules.Run(ctx, func(what string) { offer(w.changed, what) }) })
 	group.Go(func() error { return w.links.Run(ctx, w.sawLink) })
 	group.Go(func() error { return w.watch(ctx) })
 	group.Go(func() error { return w.keepSchedule(ctx) })
