@@ -43,7 +43,7 @@ type view struct {
 	// dropped is the first address that was kept back, note says how many were.
 	dropped netip.Addr
 	note    string
-	reply   reply
+	answer  answer
 	// addrs are what the answer hands out: records and hints.
 	addrs []netip.Addr
 	// attributed is when addrs were last written to the attribution table and

@@ -283,12 +283,12 @@ func checkGiven(t *testing.T, p *policy.Compiled, k key, v *view) {
 		t.Fatal(err)
 	}
 	q := question{qtype: k.qtype, wire: wire[headerLen:]}
-	out := respond(nil, &q, &v.reply, true)
+	out := respond(nil, &q, &reply{answer: v.answer}, true)
 	var m dns.Msg
 	if err := m.Unpack(out); err != nil {
 		t.Fatalf("the answer does not parse: %v: %x", err, out)
 	}
-	if len(m.Answer) != int(v.reply.answers) || len(m.Ns) > 1 || len(m.Extra) != 0 {
+	if len(m.Answer) != int(v.answer.answers) || len(m.Ns) > 1 || len(m.Extra) != 0 {
 		t.Fatalf("sections %v", &m)
 	}
 	give := func(ip []byte) {

@@ -88,9 +88,7 @@ func (s *Server) deny(p *policy.Compiled, q *question, o *outcome) reply {
 // denialOf is the answer of a denial, but for the id of its event.
 func denialOf(p *policy.Compiled, o *outcome) reply {
 	r := reply{
-		rcode:   dns.RcodeNameError,
-		body:    denialSOA,
-		nsRRs:   1,
+		answer:  answer{rcode: dns.RcodeNameError, body: denialSOA, nsRRs: 1},
 		hasEDE:  true,
 		edeCode: dns.ExtendedErrorCodeBlocked, // 15
 		edeText: "exeat: denied, reason " + string(o.decision.Reason) + ", decision ",
@@ -140,7 +138,7 @@ func (s *Server) fail(q *question, o *outcome, err error) reply {
 		code = upstream.ede
 	}
 	return reply{
-		rcode: dns.RcodeServerFailure, hasEDE: true, edeCode: code,
+		answer: answer{rcode: dns.RcodeServerFailure}, hasEDE: true, edeCode: code,
 		edeText: "exeat: upstream failed, decision ", edeID: event.DecisionID,
 	}
 }

@@ -180,7 +180,7 @@ func (s *Server) allowedAddrs(p *policy.Compiled, e *entry) ([]netip.Addr, error
 
 // addressesIn reads the A and AAAA records of our own packing.
 func addressesIn(e *entry) ([]netip.Addr, error) {
-	r, err := replyOf(e.key, e.rcode, e.wire)
+	r, err := answerOf(e.key, e.rcode, e.wire)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrUnresolvable, e.name, err)
 	}

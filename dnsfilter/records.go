@@ -1,6 +1,7 @@
 package dnsfilter
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -129,7 +130,7 @@ func (r *records) entry(k key, now time.Time) (e *entry, m *dns.Msg, err error) 
 		return nil, nil, fmt.Errorf("answer of %d bytes is too long", len(wire))
 	}
 	return &entry{
-		key: k, rcode: r.rcode, wire: wire, ttl: ttl,
+		key: k, rcode: r.rcode, wire: bytes.Clone(wire), ttl: ttl, // Pack leaves room to spare
 		stored: now, expires: now.Add(time.Duration(ttl) * time.Second),
 	}, m, nil
 }
@@ -156,11 +157,11 @@ func (k key) questionLen() int {
 	return len(k.name) + 2 + 4
 }
 
-// replyOf cuts the packed answer to k into what respond needs. wire is our own
+// answerOf cuts the packed answer to k into what respond needs. wire is our own
 // packing, so it is well formed.
-func replyOf(k key, rcode int, wire []byte) (reply, error) {
+func answerOf(k key, rcode int, wire []byte) (answer, error) {
 	at := headerLen + k.questionLen()
-	r := reply{
+	r := answer{
 		rcode:   rcode,
 		body:    wire[at:],
 		answers: binary.BigEndian.Uint16(wire[6:]),
@@ -170,13 +171,13 @@ func replyOf(k key, rcode int, wire []byte) (reply, error) {
 	for range int(r.answers) + int(r.nsRRs) {
 		off = skipName(r.body, off)
 		if off+10 > len(r.body) {
-			return reply{}, errors.New("packed answer is cut short")
+			return answer{}, errors.New("packed answer is cut short")
 		}
 		r.ttls = append(r.ttls, uint16(off+4))
 		off += 10 + int(binary.BigEndian.Uint16(r.body[off+8:]))
 	}
 	if off != len(r.body) {
-		return reply{}, errors.New("packed answer has bytes left over")
+		return answer{}, errors.New("packed answer has bytes left over")
 	}
 	return r, nil
 }

@@ -38,15 +38,21 @@ func buildDenialSOA() []byte {
 	return b
 }
 
-// reply is what to answer; respond puts it on the wire.
-type reply struct {
+// answer is what of a reply is the same for everybody who asks.
+type answer struct {
 	rcode int
 	// body are the answer and authority sections, packed to follow the question;
-	// ttls are the offsets of its TTL fields and age what they have lost.
+	// ttls are the offsets of its TTL fields.
 	body           []byte
 	answers, nsRRs uint16
 	ttls           []uint16
-	age            uint32
+}
+
+// reply is what to answer; respond puts it on the wire.
+type reply struct {
+	answer
+	// age is what the TTLs have lost.
+	age uint32
 	// ede is the Extended DNS Error, where hasEDE (code 0 is one too); its text is
 	// edeText and, after it, edeID.
 	hasEDE         bool

@@ -169,9 +169,7 @@ func (s *Server) answerView(p *policy.Compiled, q *question, e *entry, v *view, 
 		return s.deny(p, q, &o)
 	}
 	s.record(q, &o)
-	r := v.reply
-	r.age = uint32(max(0, now.Sub(e.stored)/time.Second))
-	return r
+	return reply{answer: v.answer, age: uint32(max(0, now.Sub(e.stored)/time.Second))}
 }
 
 // swapsEndured is how many swaps one question is judged anew for.
@@ -271,17 +269,17 @@ func (s *Server) attribute(ctx context.Context, name string, e *entry, v *view) 
 
 // guarded answers a question whatever happens: a panic is this question's
 // SERVFAIL and an event, not the end.
-func (s *Server) guarded(q *question, answer func() reply) (r reply) {
+func (s *Server) guarded(q *question, work func() reply) (r reply) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.cfg.Log.Record(audit.Event{
 				Kind: audit.KindError, Channel: audit.ChannelDNS, Name: string(q.lower), QType: typeWord(q.qtype),
 				Error: "panic", Message: fmt.Sprintf("%v\n%s", p, debug.Stack()),
 			})
-			r = reply{rcode: dns.RcodeServerFailure, hasEDE: true, edeText: "exeat: internal error"}
+			r = reply{answer: answer{rcode: dns.RcodeServerFailure}, hasEDE: true, edeText: "exeat: internal error"}
 		}
 	}()
-	return answer()
+	return work()
 }
 
 // Serve answers on the sockets given, which it closes, until ctx ends; then it

@@ -64,7 +64,7 @@ func (s *Server) inspect(e *entry, p *policy.Compiled, m *dns.Msg) (*view, error
 		wire = packed
 	}
 	var err error
-	v.reply, err = replyOf(e.key, e.rcode, wire)
+	v.answer, err = answerOf(e.key, e.rcode, wire)
 	return v, err
 }
 
