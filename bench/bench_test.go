@@ -146,7 +146,8 @@ func TestAGateIsTriedThreeTimesAndJudgedOnlyWhereItIsQuiet(t *testing.T) {
 		{"met at once", []section{{}}, false, 1, true, 0},
 		{"met at the third try", []section{miss, miss, {}}, false, 3, true, 0},
 		{"missed three times", []section{miss, miss, miss}, false, 3, true, 1},
-		{"missed three times beside others", []section{miss, miss, miss}, true, 3, false, 1},
+		{"missed beside others", []section{miss}, true, 1, false, 1},
+		{"met beside others", []section{{}}, true, 1, true, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tries := 0

@@ -9,6 +9,6 @@
 // Example:
 //
 //	make bench              # every target, 7 rounds (root)
-//	make bench QUICK=1      # fewer and shorter rounds; fails where a ratio is missed by more than 15 %
-//	bench/bench run -only P1,P4
+//	make bench QUICK=1      # fewer and shorter rounds; fails where a ratio is missed by more than 15 % in three tries
+//	bin/bench run -only P1,P4
 package main

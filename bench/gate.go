@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -45,16 +46,16 @@ func (g *gate) look() (float64, error) {
 }
 
 // measure measures a target until its gates are met, gateTries times at most, and
-// gives the last measurement. judged is false where others used the machine each
-// time that one was missed.
+// gives the last measurement. judged is false where one was missed while others used
+// the machine: that says nothing, and is not tried again either.
 func (g *gate) measure(l *lab, t target) (s section, judged bool, err error) {
 	for try := 1; ; try++ {
 		before, err := g.look()
 		if err != nil {
-			return s, judged, err
+			return s, false, err
 		}
 		if s, err = t.measure(l); err != nil {
-			return s, judged, err
+			return s, false, err
 		}
 		missed := s.gatesMissed()
 		if len(missed) == 0 {
@@ -62,15 +63,17 @@ func (g *gate) measure(l *lab, t target) (s section, judged bool, err error) {
 		}
 		after, err := g.look()
 		if err != nil {
-			return s, judged, err
+			return s, false, err
 		}
 		others := max(before, after)
-		judged = judged || others < busyFrom
 		for _, v := range missed {
 			fmt.Fprintf(g.log, "%s, try %d of %d, others use %.0f %% of the machine: %s\n", t.id, try, gateTries, 100*others, v)
 		}
+		if others >= busyFrom {
+			return s, false, nil
+		}
 		if try == gateTries || time.Now().After(g.until) {
-			return s, judged, nil
+			return s, true, nil
 		}
 	}
 }
@@ -93,7 +96,9 @@ func othersAtWork() (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	time.Sleep(time.Second)
+	if err := pause(context.Background(), time.Second); err != nil {
+		return 0, err
+	}
 	busyThen, allThen, err := processorTime()
 	if err != nil || allThen == all {
 		return 0, err

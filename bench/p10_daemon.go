@@ -90,9 +90,11 @@ func awaitDaemon(c *client.Client, start time.Time) (answers, ready float64, err
 		if err == nil && status.Ready {
 			return answers, ms, nil
 		}
-		time.Sleep(time.Millisecond)
+		if err := pause(ctx, time.Millisecond); err != nil {
+			return 0, 0, fmt.Errorf("exeatd is not ready after 20 s: %w", err)
+		}
 	}
-	return 0, 0, errors.New("exeatd is not ready after 20 s")
+	return 0, 0, ctx.Err()
 }
 
 // group is a control group, by which exeatd's traffic is told from the sandbox's.
@@ -127,7 +129,9 @@ func (g *group) remove() error {
 		if !errors.Is(left, syscall.EBUSY) {
 			return errors.Join(err, left)
 		}
-		time.Sleep(10 * time.Millisecond)
+		if err := pause(context.Background(), 10*time.Millisecond); err != nil {
+			return err
+		}
 	}
 	return errors.Join(err, fmt.Errorf("%s is still in use", g.dir.Name()))
 }

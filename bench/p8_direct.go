@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -205,14 +206,18 @@ func (d *directLab) cutActive() (c cut, err error) {
 	stop, sent := make(chan struct{}), make(chan error, 1)
 	go func() { sent <- d.send(conn, stop) }()
 	for began := time.Now(); d.lastSent.Load() == 0; {
+		err := pause(context.Background(), time.Millisecond)
 		if time.Since(began) > 5*time.Second {
-			close(stop)
-			return c, errors.Join(errors.New("no datagram arrives"), <-sent, conn.Close())
+			err = errors.Join(err, errors.New("no datagram arrives"))
 		}
-		time.Sleep(time.Millisecond)
+		if err != nil {
+			close(stop)
+			return c, errors.Join(err, <-sent, conn.Close())
+		}
 	}
 	commit, took, err := d.swap(d.narrow())
-	time.Sleep(50 * time.Millisecond) // what would still pass has time to
+	// What would still pass has time to.
+	err = errors.Join(err, pause(context.Background(), 50*time.Millisecond))
 	close(stop)
 	err = errors.Join(err, <-sent, conn.Close())
 	if err == nil && len(took.Revoked) != 1 {
@@ -235,7 +240,9 @@ func (d *directLab) send(conn net.Conn, stop <-chan struct{}) error {
 			<-stop
 			return nil
 		}
-		time.Sleep(10 * time.Microsecond)
+		if err := pause(context.Background(), 10*time.Microsecond); err != nil {
+			return err
+		}
 	}
 }
 

@@ -1,5 +1,3 @@
-// Command coredns is CoreDNS with the plugins that the bench configures and no other, so that
-// nothing else of its many dependencies is fetched and built.
 package main
 
 import (
