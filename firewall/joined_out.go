@@ -28,7 +28,8 @@ func (j *joined) output() Chain {
 		}
 		rules = append(rules,
 			with(forged, j.log(attackPrefix), Drop()).Comments("our uid without the secrets: somebody took it"),
-			with(slices.Concat([]Statement{To(j.engine)}, forged[:1], forged[2:]), j.log(attackPrefix), Drop()).Comments("the one destination on lo that would tell a right guess from a wrong one"))
+			with(slices.Concat([]Statement{To(j.engine)}, forged[:1], forged[2:]), j.log(attackPrefix), Drop()).Comments("on lo, what would tell a right guess from a wrong one"),
+			with(slices.Concat([]Statement{OutIface("lo"), CTOriginal(), TCPorUDP(), DPort(j.services...)}, forged[:1], forged[2:]), j.log(attackPrefix), Drop()))
 	}
 	rules = append(rules,
 		rule(L4(unix.IPPROTO_ICMPV6), Jump("neighbours")),
