@@ -88,8 +88,13 @@ func TestClientReadsWhatTheServerWrites(t *testing.T) {
 		t.Errorf("probe %+v, %v", report, err)
 	}
 	metrics, err := s.client.Metrics(ctx)
-	if err != nil || !strings.Contains(string(metrics), "exeat_policy_generation 4") {
-		t.Errorf("metrics %v:\n%s", err, metrics)
+	for _, want := range []string{
+		"exeat_policy_generation 4", "exeat_probe_runs_total 5", "exeat_probe_last_run_timestamp_seconds 1.7e+09",
+		`exeat_probe_cases{verdict="held"} 80`, `exeat_probe_cases{verdict="leak"} 1`, `exeat_probe_cases{verdict="not-proven"} 70`,
+	} {
+		if err != nil || !strings.Contains(string(metrics), want+"\n") {
+			t.Errorf("metrics %v, want %s in them:\n%s", err, want, metrics)
+		}
 	}
 	s.engine.mu.Lock()
 	s.engine.ready = false

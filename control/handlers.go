@@ -206,10 +206,10 @@ func (s *Server) probe(w http.ResponseWriter, r *http.Request) error {
 	if s.config.Prober == nil {
 		return &api.Error{
 			Status: http.StatusNotImplemented, Code: api.CodeNotImplemented,
-			Message: "this engine has no probe: run `exeat probe` inside the sandbox",
+			Message: "this engine has no probe, since nothing more is started in its sandbox: run `exeat run -- exeat probe`",
 		}
 	}
-	if err := noDeadlines(w); err != nil { // it takes minutes
+	if err := noDeadlines(w); err != nil { // it takes long on a busy machine
 		return err
 	}
 	report, err := s.config.Prober.Probe(r.Context(), req)

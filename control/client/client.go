@@ -135,7 +135,8 @@ func (c *Client) Summary(ctx context.Context) (api.Summary, error) {
 	return get[api.Summary](ctx, c, "/v1/summary")
 }
 
-// Probe is POST /v1/probe. It may take minutes.
+// Probe is POST /v1/probe: what can be tried from beside the sandbox. It takes
+// seconds, and more on a busy machine.
 func (c *Client) Probe(ctx context.Context, req api.ProbeRequest) (api.ProbeReport, error) {
 	return send[api.ProbeReport](ctx, c, http.MethodPost, "/v1/probe", req)
 }

@@ -39,7 +39,8 @@ func newProbeCommand(s *streams) *cobra.Command {
 		Short: "Try the known ways round the enforcement",
 		Long: `Tries every way of the catalogue (B01 to B79) that needs no second host, from
 where it is run: inside a sandbox, with the sandbox's own capabilities. With
-SANDBOX the engine does so, where it can start a program in there.
+SANDBOX the container engine does so, which can start a program in there; the
+sidecar behind --socket tries what it can from beside the sandbox.
 
 Each case is "held", a "leak", or "not-proven" where it could not be tried, or
 where silence was all that could be seen from inside. What is sent goes to
@@ -118,6 +119,9 @@ func (s *streams) probe(ctx context.Context, flags probeFlags, args []string) er
 
 // probeThere asks the engine of a sandbox without a container.
 func (s *streams) probeThere(ctx context.Context, c *client.Client, flags probeFlags) error {
+	if len(flags.targets) > 0 || flags.name+flags.through+flags.allowed+flags.marker != "" {
+		return usagef("--target, --name, --through, --allowed and --marker are for a probe from inside: an engine chooses what it attacks")
+	}
 	answer, err := c.Probe(ctx, api.ProbeRequest{Cases: flags.cases, Safe: flags.safe})
 	var refused *api.Error
 	if errors.As(err, &refused) && refused.Code == api.CodeNotImplemented {
