@@ -16,9 +16,11 @@ import (
 // ErrInUse says that somebody answers at the socket already.
 var ErrInUse = errors.New("the control socket is in use")
 
-// Listen makes the control socket at path with mode 0600 (0660 for the group of
-// access), in place of one that nobody serves any more. It never stands there
-// with a wider mode, and Close removes it if it is still ours.
+// Listen makes the control socket at path, in place of one that nobody serves any
+// more, with mode 0600; 0660 where access names a user or a group, and 0666 where
+// it names both, so that root stays able to connect without CAP_DAC_OVERRIDE, as
+// in a container: whom access does not name the server refuses. It never stands
+// there with a wider mode, and Close removes it if it is still ours.
 func Listen(path string, access Access) (net.Listener, error) {
 	if err := makeRoom(path); err != nil {
 		return nil, err
@@ -77,10 +79,13 @@ func (l *listener) publish(scratch string, access Access) error {
 	mode := fs.FileMode(0o600)
 	uid, gid := -1, -1
 	if access.UID != nil {
-		uid = int(*access.UID)
+		mode, uid, gid = 0o660, int(*access.UID), os.Getegid()
 	}
 	if access.GID != nil {
 		mode, gid = 0o660, int(*access.GID)
+	}
+	if access.UID != nil && access.GID != nil {
+		mode = 0o666
 	}
 	if err := os.Chmod(scratch, mode); err != nil {
 		return err

@@ -166,12 +166,12 @@ func TestTheControlSocketIsSharedAsItsFlagsSay(t *testing.T) {
 		served   bool
 		mode     os.FileMode
 	}{
-		"the user of --control-uid":                   {[]string{"--control-uid", "12345"}, uid, stranger, true, 0o600},
-		"another user":                                {[]string{"--control-uid", "12345"}, stranger, stranger, false, 0o600},
+		"the user of --control-uid":                   {[]string{"--control-uid", "12345"}, uid, stranger, true, 0o660},
+		"another user":                                {[]string{"--control-uid", "12345"}, stranger, stranger, false, 0o660},
 		"one of the group of --control-gid":           {[]string{"--control-gid", "23456"}, stranger, gid, true, 0o660},
 		"one of another group":                        {[]string{"--control-gid", "23456"}, stranger, stranger, false, 0o660},
-		"neither, though both are said":               {[]string{"--control-uid", "12345", "--control-gid", "23456"}, stranger, stranger, false, 0o660},
-		"uid 0, whoever else may":                     {[]string{"--control-uid", "12345"}, 0, 0, true, 0o600},
+		"neither, though both are said":               {[]string{"--control-uid", "12345", "--control-gid", "23456"}, stranger, stranger, false, 0o666},
+		"uid 0, whoever else may":                     {[]string{"--control-uid", "12345"}, 0, 0, true, 0o660},
 		"anybody but uid 0 where nobody else is said": {nil, stranger, stranger, false, 0o600},
 	} {
 		t.Run(name, func(t *testing.T) {
