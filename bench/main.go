@@ -84,6 +84,9 @@ func runLab(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		if picked := list(*only); len(picked) > 0 && !contains(picked, t.id) {
 			continue
 		}
+		if ctx.Err() != nil {
+			return errors.Join(ctx.Err(), lab.close())
+		}
 		fmt.Fprintf(stderr, "%s %s\n", t.id, t.title)
 		section, judged, err := measure(lab, t)
 		if err != nil {
