@@ -65,30 +65,36 @@ func harborArgs(mode, hosts string) ([]string, error) {
 // watchEvery is how often readiness is asked for.
 const watchEvery = 250 * time.Millisecond
 
-// watch keeps the ready file there while the sidecar is ready, and no longer.
+// watch keeps the ready file, with no capability.
 func (c Call) watch(ctx context.Context) int {
-	if err := renounce(); err != nil {
+	err := renounce()
+	if err == nil {
+		to := client.New(ControlSocket)
+		defer to.Close()
+		err = keepReady(ctx, to, harborReady)
+	}
+	if err != nil {
 		c.complain("harbor-egress: %v", err)
 		return statusNo
 	}
-	to := client.New(ControlSocket)
-	defer to.Close()
+	return statusDone
+}
+
+// keepReady has the file there while the sidecar is ready, and no longer; when it
+// returns it is not there.
+func keepReady(ctx context.Context, to *client.Client, file string) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
 		asking, cancel := context.WithTimeout(ctx, 2*time.Second)
 		ready := to.Ready(asking) == nil
 		cancel()
-		if err := setReady(harborReady, ready); err != nil {
-			c.complain("harbor-egress: %v", err)
-			return statusNo
+		if err := setReady(file, ready); err != nil {
+			return errors.Join(err, setReady(file, false))
 		}
 		select {
 		case <-ctx.Done():
-			if err := setReady(harborReady, false); err != nil {
-				c.complain("harbor-egress: %v", err)
-			}
-			return statusDone
+			return setReady(file, false)
 		case <-tick.C:
 		}
 	}
