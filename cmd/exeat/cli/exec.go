@@ -50,7 +50,7 @@ A CMD that exeat was ended before goes on in the container, in the phase of --th
 engines have no way to end it from outside.
 
 SANDBOX is a container behind a sidecar, or its sidecar where one container alone
-is behind it.
+is behind it. In a sandbox of "exeat run" no second command can be started.
 
 Exit status: CMD's own, 128+N when exeat was ended by signal N; 125 when exeat
 refused or failed, 126 when CMD is not executable, 127 when it is not found.`,
@@ -91,7 +91,7 @@ func (s *streams) exec(ctx context.Context, flags execFlags, name string, comman
 	}
 	defer box.Close()
 	if box.car == nil {
-		return usagef("%s is not a container: start another command in it with exeat run, or enter a phase with exeat phase", name)
+		return usagef("%s is a sandbox of exeat run, in which no second command can be started: that would be a way in. For a phase while its own command works, under a lease: exeat phase %s PHASE --for 10m --then PHASE", name, name)
 	}
 	container, err := commandTarget(*box.car, name)
 	if err != nil {
