@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/miekg/dns"
+
 	"github.com/exeat/exeat/audit"
 	"github.com/exeat/exeat/control/api"
 	"github.com/exeat/exeat/e2e/lab"
@@ -98,13 +100,15 @@ func TestTheProbeFromBesideTheSandbox(t *testing.T) {
 			if c.held > 1 {
 				s.refused(t, "udp", "192.0.2.254:9")
 				s.says(t, `"addr":"192.0.2.254","port":9`)
+				s.resolve(t, "probe.exeat.invalid", dns.TypeA, "203.0.113.66:53")
+				s.says(t, `"name":"probe.exeat.invalid"`)
 			}
 			for _, e := range s.decided(t) {
-				if e.Addr.String() != "192.0.2.254" {
+				if e.Addr.String() != "192.0.2.254" && e.Name != "probe.exeat.invalid" {
 					t.Errorf("a decision on the probe is in the log: %+v", e)
 				}
 			}
-			if summary, err := s.Summary(t.Context()); err != nil || len(summary.Counts) > 1 {
+			if summary, err := s.Summary(t.Context()); err != nil || len(summary.Counts) > 2 {
 				t.Errorf("summary %+v, %v", summary, err)
 			}
 		})
