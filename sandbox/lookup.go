@@ -20,9 +20,10 @@ func (e *Engine) Sidecars(ctx context.Context) ([]Sidecar, error) {
 	return sidecarsOf(all), nil
 }
 
-// running inspects every container that runs.
+// running inspects every container that runs, paused or not. Podman's ps leaves out
+// those that are paused unless it is asked for them.
 func (e *Engine) running(ctx context.Context) ([]Container, error) {
-	out, err := e.output(ctx, "ps", "--quiet", "--no-trunc")
+	out, err := e.output(ctx, "ps", "--quiet", "--no-trunc", "--filter", "status=running", "--filter", "status=paused")
 	if err != nil {
 		return nil, err
 	}

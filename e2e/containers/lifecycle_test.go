@@ -3,7 +3,6 @@
 package containers
 
 import (
-	"context"
 	"strings"
 	"syscall"
 	"testing"
@@ -97,46 +96,4 @@ func TestAnEngineRestart(t *testing.T) {
 		t.Errorf("%d connections got out", n)
 	}
 	docker.exeat(t, "policy", "get", name).want(t, 0, "pypi.test")
-}
-
-func TestAnAttachedSandboxThatIsRestarted(t *testing.T) {
-	podman.need(t)
-	podman.exeat(t, "attach", "any", "--watch").want(t, 2, "Docker alone")
-	docker.need(t)
-	func(e *engine) {
-		box := e.fresh(t)
-		e.knocker(t, box, box)
-		ctx, stop := context.WithCancel(context.Background())
-		defer stop()
-		watch := e.program(ctx, "exeat", "attach", box, "--allow", "pypi.test", "--watch", "-o", "json")
-		watch.Cancel = func() error { return watch.Process.Signal(syscall.SIGTERM) }
-		watch.WaitDelay = 10 * time.Second
-		done := make(chan result, 1)
-		go func() { done <- e.outcome(watch) }()
-		eventually(t, func() bool { return e.reaches(box, "https://pypi.test/") && e.exeat(t, "status", box).status == 0 })
-		guarded := knocks(box)
-		time.Sleep(500 * time.Millisecond)
-		if n := knocks(box) - guarded; n != 0 {
-			t.Errorf("%d connections got out while it was guarded", n)
-		}
-		first := e.do(t, "inspect", "-f", "{{.Id}}", box+"-exeat")
-		e.do(t, "restart", "--time", "0", box)
-		eventually(t, func() bool {
-			r := e.try("inspect", "-f", "{{.Id}}", box+"-exeat")
-			return r.status == 0 && strings.TrimSpace(r.stdout) != first && e.exeat(t, "status", box).status == 0
-		})
-		gap := knocks(box) - guarded
-		again := knocks(box)
-		time.Sleep(500 * time.Millisecond)
-		if n := knocks(box) - again; n != 0 {
-			t.Errorf("%d connections got out once it was guarded again", n)
-		}
-		e.exeat(t, "policy", "get", box).want(t, 0, "pypi.test")
-		stop()
-		r := <-done
-		if !strings.Contains(r.stdout, `"unprotected_ms":`) {
-			t.Errorf("the gap is not told:\n%s\n%s", r.stdout, r.stderr)
-		}
-		t.Logf("unprotected: %d connections; %s", gap, r.stdout)
-	}(docker)
 }

@@ -51,7 +51,7 @@ and says how long it was unprotected.`,
 	flags.register(cmd)
 	f := cmd.Flags()
 	f.BoolVar(&flags.unsafe, "unsafe", false, "attach whatever is found; status names it")
-	f.BoolVar(&flags.watch, "watch", false, "stay, and attach again when the container was restarted (Docker alone)")
+	f.BoolVar(&flags.watch, "watch", false, "stay, and attach again when the container was restarted")
 	f.Var(&flags.netRaw, "sandbox-net-raw", "whether the container may have NET_RAW")
 	return cmd
 }
@@ -72,9 +72,6 @@ func (s *streams) attach(ctx context.Context, flags attachFlags, name string) er
 	engine, err := flags.find(ctx)
 	if err != nil {
 		return err
-	}
-	if flags.watch && engine.Name() != "docker" {
-		return usagef("--watch works with Docker alone so far: attach again after a restart")
 	}
 	a := &attaching{s: s, engine: engine, flags: flags, name: name}
 	if a.spec, a.begin, err = flags.input(s, name); err != nil {
