@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"golang.org/x/sys/unix"
 )
 
 // idle opens -n flows to a target, and holds them. It says "open N", then, for
@@ -197,39 +196,6 @@ func askNames(ctx context.Context, args []string, say func(string, ...any)) erro
 	return nil
 }
 
-// packets sends denied UDP datagrams for a -time, -rate a second at most.
-func packets(ctx context.Context, args []string, say func(string, ...any)) error {
-	flags := flag.NewFlagSet("packets", flag.ContinueOnError)
-	rate := flags.Int("rate", 50000, "so many a second")
-	lasts := flags.Duration("time", 3*time.Second, "for so long")
-	target := flags.String("target", "203.0.113.66", "to whom")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	to := &unix.SockaddrInet4{Port: 9, Addr: [4]byte(net.ParseIP(*target).To4())}
-	began := time.Now()
-	sent, passed := 0, 0
-	for time.Since(began) < *lasts && ctx.Err() == nil {
-		// What cannot be sent that fast is not caught up with.
-		for due := int(time.Since(began).Seconds() * float64(*rate)); sent < due && time.Since(began) < *lasts; {
-			to.Port = 1024 + sent%60000
-			// EPERM tells that it was refused here and now.
-			if unix.Sendto(fd, []byte("flood"), unix.MSG_DONTWAIT, to) == nil {
-				passed++
-			}
-			sent++
-		}
-		time.Sleep(time.Millisecond)
-	}
-	say("sent %d accepted %d", sent, passed)
-	return nil
-}
-
 // exhaust opens connections to a target until no descriptor or port is left, and
 // holds them until it is stopped.
 func exhaust(ctx context.Context, args []string, say func(string, ...any)) error {
@@ -260,36 +226,6 @@ func exhaust(ctx context.Context, args []string, say func(string, ...any)) error
 	for _, c := range held {
 		c.Close()
 	}
-	return nil
-}
-
-// halfOpen sends -n SYNs and never completes: connects that are closed at once
-// with a reset, without a byte.
-func halfOpen(ctx context.Context, args []string, say func(string, ...any)) error {
-	flags := flag.NewFlagSet("halfopen", flag.ContinueOnError)
-	n := flags.Int("n", 1000, "so many")
-	target := flags.String("target", "", "host:port")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	var ok atomic.Int64
-	var work sync.WaitGroup
-	tokens := make(chan struct{}, 32)
-	for range *n {
-		tokens <- struct{}{}
-		work.Go(func() {
-			defer func() { <-tokens }()
-			c, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "tcp", *target)
-			if err != nil {
-				return
-			}
-			ok.Add(1)
-			c.(*net.TCPConn).SetLinger(0)
-			c.Close()
-		})
-	}
-	work.Wait()
-	say("opened %d", ok.Load())
 	return nil
 }
 

@@ -21,7 +21,9 @@ var jobs = map[string]job{
 	"names":    askNames,
 	"packets":  packets,
 	"exhaust":  exhaust,
-	"halfopen": halfOpen,
+	"giveup":   giveUp,
+	"spread":   spread,
+	"syns":     synchronise,
 	"connects": connects,
 	"fetches":  fetches,
 }

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	endian "encoding/binary"
+	"flag"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// packets sends denied UDP datagrams for a -time, -rate a second at most, from as many
+// threads as there are processors. (sendmmsg would not send more: it ends at the first
+// that is refused.)
+func packets(ctx context.Context, args []string, say func(string, ...any)) error {
+	flags := flag.NewFlagSet("packets", flag.ContinueOnError)
+	rate := flags.Int("rate", 50000, "so many a second")
+	lasts := flags.Duration("time", 3*time.Second, "for so long")
+	target := flags.String("target", "203.0.113.66", "to whom")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	to := [4]byte(net.ParseIP(*target).To4())
+	var sent, passed atomic.Int64
+	var work sync.WaitGroup
+	began := time.Now()
+	for range runtime.NumCPU() {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+		if err != nil {
+			return err
+		}
+		work.Go(func() {
+			defer unix.Close(fd)
+			for time.Since(began) < *lasts && ctx.Err() == nil {
+				// What cannot be sent that fast is not caught up with.
+				for due := int64(time.Since(began).Seconds() * float64(*rate)); sent.Load() < due && time.Since(began) < *lasts; {
+					// EPERM tells that it was refused here and now.
+					i := sent.Add(1)
+					if unix.Sendto(fd, []byte("flood"), unix.MSG_DONTWAIT, &unix.SockaddrInet4{Port: 1024 + int(i%60000), Addr: to}) == nil {
+						passed.Add(1)
+					}
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	work.Wait()
+	say("sent %d accepted %d took %d", sent.Load(), passed.Load(), time.Since(began).Milliseconds())
+	return nil
+}
+
+// spread sends -n datagrams to as many pairs of address and port of a /24: each has a
+// line in the kernel's connection table.
+func spread(ctx context.Context, args []string, say func(string, ...any)) error {
+	flags := flag.NewFlagSet("spread", flag.ContinueOnError)
+	n := flags.Int("n", 1000, "so many")
+	target := flags.String("target", "", "an address of the /24")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	to := &unix.SockaddrInet4{Addr: [4]byte(net.ParseIP(*target).To4())}
+	accepted, why := 0, map[string]int{}
+	for i := 0; i < *n && ctx.Err() == nil; i++ {
+		to.Addr[3], to.Port = byte(1+i%250), 1024+i/250%60000
+		if err := unix.Sendto(fd, []byte("line"), 0, to); err != nil {
+			why[err.Error()]++
+			continue
+		}
+		accepted++
+	}
+	for w, n := range why {
+		say("failed %d %s", n, w)
+	}
+	say("sent %d accepted %d", *n, accepted)
+	return nil
+}
+
+// synchronise sends -n SYNs from addresses that nobody has, so that no connection is
+// ever complete. It takes CAP_NET_RAW.
+func synchronise(ctx context.Context, args []string, say func(string, ...any)) error {
+	flags := flag.NewFlagSet("syns", flag.ContinueOnError)
+	n := flags.Int("n", 1000, "so many")
+	target := flags.String("target", "", "address")
+	port := flags.Int("port", 443, "port")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW)
+	if err != nil {
+		say("sent 0 refused 0 %v", err)
+		return nil
+	}
+	defer unix.Close(fd)
+	to := &unix.SockaddrInet4{Addr: [4]byte(net.ParseIP(*target).To4())}
+	sent, why := 0, map[string]int{}
+	for i := 0; i < *n && ctx.Err() == nil; i++ {
+		packet := syn([4]byte{192, 0, 2, byte(200 + i%50)}, to.Addr, uint16(1024+i/50%60000), uint16(*port))
+		if err := unix.Sendto(fd, packet, 0, to); err != nil {
+			why[err.Error()]++
+			continue
+		}
+		sent++
+	}
+	for w, n := range why {
+		say("failed %d %s", n, w)
+	}
+	say("sent %d refused %d", sent, *n-sent)
+	return nil
+}
+
+// syn is an IPv4 packet with a TCP SYN (RFC 791 section 3.1, RFC 9293 section 3.1).
+func syn(from, to [4]byte, fromPort, toPort uint16) []byte {
+	const ip, tcp = 20, 20
+	b := make([]byte, ip+tcp)
+	b[0], b[8], b[9] = 0x45, 64, unix.IPPROTO_TCP
+	endian.BigEndian.PutUint16(b[2:], ip+tcp)
+	copy(b[12:], from[:])
+	copy(b[16:], to[:])
+	t := b[ip:]
+	endian.BigEndian.PutUint16(t, fromPort)
+	endian.BigEndian.PutUint16(t[2:], toPort)
+	endian.BigEndian.PutUint32(t[4:], uint32(fromPort)<<16)
+	t[12], t[13] = tcp/4<<4, 0x02 // SYN
+	endian.BigEndian.PutUint16(t[14:], 65535)
+	sum := uint32(unix.IPPROTO_TCP + tcp)
+	for i := 12; i < len(b); i += 2 { // both addresses and the segment
+		sum += uint32(endian.BigEndian.Uint16(b[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	endian.BigEndian.PutUint16(t[16:], ^uint16(sum))
+	return b
+}
+
+// giveUp connects -n times, and resets each connection at once, without a byte.
+func giveUp(ctx context.Context, args []string, say func(string, ...any)) error {
+	flags := flag.NewFlagSet("giveup", flag.ContinueOnError)
+	n := flags.Int("n", 1000, "so many")
+	target := flags.String("target", "", "host:port")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	var ok atomic.Int64
+	var work sync.WaitGroup
+	tokens := make(chan struct{}, 32)
+	for range *n {
+		tokens <- struct{}{}
+		work.Go(func() {
+			defer func() { <-tokens }()
+			c, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "tcp", *target)
+			if err != nil {
+				return
+			}
+			ok.Add(1)
+			c.(*net.TCPConn).SetLinger(0)
+			c.Close()
+		})
+	}
+	work.Wait()
+	say("opened %d", ok.Load())
+	return nil
+}
