@@ -11,8 +11,10 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -95,7 +97,13 @@ func outside(m *testing.M) int {
 	}
 	runtime.LockOSThread() // the parent-death signal follows the thread (prctl(2))
 	defer runtime.UnlockOSThread()
-	err = cmd.Run()
+	if err := cmd.Start(); err != nil {
+		return complain(err)
+	}
+	ended := make(chan struct{})
+	defer close(ended)
+	go thawAfter(cmd.Process.Pid, filepath.Base(dir), ended)
+	err = cmd.Wait()
 	defer removeGroups(filepath.Base(dir))
 	var exit *exec.ExitError
 	switch {
@@ -219,6 +227,33 @@ func repository() error {
 		}
 	}
 	return nil
+}
+
+// thawAfter lets what a container was paused with die, should the tests have ended in
+// the middle of that: version 1 of control groups keeps it, and with it the PID
+// namespace, and so whoever waits for that.
+func thawAfter(pid int, name string, ended <-chan struct{}) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ended:
+			return
+		case <-tick.C:
+		}
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil || !strings.Contains(string(status), "State:\tZ") {
+			continue
+		}
+		states, err := filepath.Glob("/sys/fs/cgroup/freezer/" + name + "/*/freezer.state")
+		for _, state := range states {
+			err = errors.Join(err, os.WriteFile(state, []byte("THAWED"), 0))
+		}
+		if err != nil {
+			complain(fmt.Errorf("thaw what was paused: %w", err))
+			return
+		}
+	}
 }
 
 // removeGroups removes the control groups that the engines left.

@@ -83,7 +83,7 @@ func readersPath(t *testing.T) string {
 func indented(text string) []string {
 	var blocks []string
 	var block []string
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(text + "\nthe end") {
 		if code, ok := strings.CutPrefix(strings.TrimRight(line, "\n"), "    "); ok {
 			block = append(block, code)
 			continue

@@ -73,7 +73,7 @@ func (e *engine) size(box, file string) int64 {
 // eventually waits for something to come true.
 func eventually(t *testing.T, true func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); !true(); {
+	for deadline := time.Now().Add(30 * time.Second); !true(); {
 		if time.Now().After(deadline) {
 			t.Fatal("it does not come true")
 		}
