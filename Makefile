@@ -61,8 +61,11 @@ bench: ## measure against the peers and write bench/RESULTS.md (root only); QUIC
 	$(GO) build -trimpath -o bin/bench ./bench
 	QUICK=$(QUICK) bin/bench run $(if $(filter 1,$(QUICK)),-o -) $(BENCHFLAGS)
 
-torture: ## wear exeat out: the long variants of e2e/torture, EXEAT_TORTURE (1) of their full length (root only)
-	EXEAT_TORTURE=$${EXEAT_TORTURE:-1} $(GO) test -count=1 -timeout 8h -v $(TORTUREFLAGS) ./e2e/torture
+torture: ## wear exeat out: the long variants of e2e/torture, EXEAT_TORTURE (1) of their full length, 40 minutes (root only)
+	mkdir -p dist
+	EXEAT_TORTURE=$${EXEAT_TORTURE:-1} EXEAT_TORTURE_TABLE=$(CURDIR)/dist/torture.md \
+		$(GO) test -count=1 -timeout 2h -v $(TORTUREFLAGS) ./e2e/torture
+	@echo 'the figures, as docs/torture.md has them, are in dist/torture.md'
 
 bench-plots: ## draw how costs grow with flows, targets, names and agents into docs/plots (root only)
 	$(GO) build -trimpath -o bin/bench ./bench
