@@ -118,7 +118,8 @@ func affordable(t testing.TB) int {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	return (int(limit.Cur)-2048)/3 - 500
+	// The far side, one process for both shapes, takes four for each flow.
+	return (int(limit.Cur) - 2048) / 8
 }
 
 // TestIdleFlowsLiveOn: ten thousand, or as many as descriptors allow for.
