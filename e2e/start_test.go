@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/exeat/exeat/e2e/lab"
 )
 
 // startBound is ten times what a start may add on a machine that does nothing else
@@ -14,7 +16,7 @@ import (
 const startBound = 500 * time.Millisecond
 
 func TestAGuardedCommandStartsSoon(t *testing.T) {
-	needWorld(t)
+	lab.NeedWorld(t)
 	var guardedTimes, plainTimes []time.Duration
 	for range 15 {
 		r := guarded("--quiet").run(t, "true")
