@@ -18,6 +18,7 @@ import (
 	"github.com/exeat/exeat/audit"
 	"github.com/exeat/exeat/control/api"
 	"github.com/exeat/exeat/e2e/lab"
+	"github.com/exeat/exeat/policy"
 )
 
 // TestRandomSwapsAmongLiveFlows swaps among random policies while flows of each
@@ -304,13 +305,13 @@ func TestConcurrentSwappersNeverOverwriteEachOther(t *testing.T) {
 	})
 }
 
-// linesBetween gives what a log says of swaps, and of the end of flows to a target,
-// in a time and a little before and after.
+// linesBetween gives what a log says of swaps and breaches, of the end of flows to a
+// target and of denials, in a time and a little before and after.
 func linesBetween(log, about string, from, to int64) string {
 	var found strings.Builder
 	for line := range strings.Lines(log) {
 		var e audit.Event
-		if err := json.Unmarshal([]byte(line), &e); err == nil && (e.Kind == audit.KindSwap || strings.Contains(line, about)) && e.Kind != audit.KindDecision && e.Time.UnixNano() > from-20e6 && e.Time.UnixNano() < to+20e6 {
+		if err := json.Unmarshal([]byte(line), &e); err == nil && (e.Kind == audit.KindSwap || e.Kind == audit.KindBreach || strings.Contains(line, about)) && (e.Kind != audit.KindDecision || e.Verdict == policy.Deny) && e.Time.UnixNano() > from-20e6 && e.Time.UnixNano() < to+20e6 {
 			found.WriteString("\n  " + strings.TrimSpace(line))
 		}
 	}
