@@ -19,8 +19,8 @@ func TestTheReadme(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, part, found := strings.Cut(string(text), "<!-- containers:")
-	part, _, ended := strings.Cut(part, "<!-- /containers -->")
+	_, part, found := strings.Cut(string(text), "\n## Containers\n")
+	part, _, ended := strings.Cut(part, "\n## More\n")
 	if !found || !ended {
 		t.Fatal("the README has no part on containers")
 	}
