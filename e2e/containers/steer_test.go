@@ -112,7 +112,7 @@ func TestExecEntersWhatFollowsWhateverHappens(t *testing.T) {
 			check(t, "run")
 		})
 		t.Run("a timeout", func(t *testing.T) {
-			cmd := e.program(t.Context(), "timeout", "2", filepath.Join(scratch, "exeat"), "exec", "--phase", "setup", "--then", "run", "--lease", "5s", name, "--", "sleep", "600")
+			cmd := e.program(t.Context(), "timeout", "2", filepath.Join(scratch, "exeat"), "exec", "--phase", "setup", "--then", "run", name, "--", "sleep", "600")
 			e.outcome(cmd).want(t, 124)
 			check(t, "run")
 		})

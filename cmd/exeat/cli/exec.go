@@ -139,7 +139,15 @@ func (s *streams) inPhase(ctx context.Context, box guarded, flags execFlags, run
 		then = &api.Then{Policy: &policy.Document{Mode: mode}}
 	}
 	entered, err := box.EnterPhase(ctx, flags.phase, api.EnterRequest{For: api.Duration(flags.lease), Then: then})
-	if err != nil {
+	var refused *api.Error
+	switch {
+	case errors.As(err, &refused):
+		return err // answered: nothing was entered
+	case err != nil:
+		// The answer is what is missing: the phase may be in force, and its lease too long.
+		if thenErr := enterThen(context.WithoutCancel(ctx), box, then); thenErr != nil && !errors.Is(thenErr, client.ErrUnreachable) {
+			err = errors.Join(err, thenErr)
+		}
 		return err
 	}
 	s.warn("policy", entered.Warnings)
