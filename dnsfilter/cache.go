@@ -84,8 +84,15 @@ type cache struct {
 
 	mu      sync.RWMutex
 	entries map[key]*entry
-	list    []*entry // the same, in no order
+	list    []listed // the same, in no order
 	bytes   int
+}
+
+// listed has beside an entry what a victim is chosen by, so that those that stay are
+// not read for it.
+type listed struct {
+	*entry
+	expires int64 // in Unix nanoseconds
 }
 
 func newCache(entries, bytes int) *cache {
@@ -115,7 +122,7 @@ func (c *cache) put(e *entry) {
 	}
 	c.entries[e.key] = e
 	e.at = len(c.list)
-	c.list = append(c.list, e)
+	c.list = append(c.list, listed{e, e.expires.UnixNano()})
 	c.bytes += e.cost()
 }
 
@@ -127,7 +134,7 @@ func (c *cache) removeLocked(e *entry) {
 	last := len(c.list) - 1
 	c.list[e.at] = c.list[last]
 	c.list[e.at].at = e.at
-	c.list[last] = nil
+	c.list[last] = listed{}
 	c.list = c.list[:last]
 	c.bytes -= e.cost()
 }
@@ -135,14 +142,14 @@ func (c *cache) removeLocked(e *entry) {
 // victimLocked is the entry that ends first among a few random ones.
 func (c *cache) victimLocked() *entry {
 	const samples = 8
-	var victim *entry
+	var victim listed
 	for range samples {
 		e := c.list[rand.IntN(len(c.list))]
-		if victim == nil || e.expires.Before(victim.expires) {
+		if victim.entry == nil || e.expires < victim.expires {
 			victim = e
 		}
 	}
-	return victim
+	return victim.entry
 }
 
 // epoch is what lives between two swaps: the cache, the questions in flight, and

@@ -145,10 +145,10 @@ func (s *Server) upstreamsFor(name string) []*upstream {
 	if s.engine != nil && singleLabel(name) && name != "." {
 		return []*upstream{s.engine}
 	}
-	now := time.Now()
 	if len(s.upstreams) == 1 {
 		return s.upstreams
 	}
+	now := time.Now()
 	order := make([]*upstream, 0, len(s.upstreams))
 	var resting []*upstream
 	for _, u := range s.upstreams {

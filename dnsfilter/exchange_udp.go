@@ -191,7 +191,7 @@ func interrupt(conn net.Conn) {
 	}
 }
 
-// replyBuffer gives room for one UDP reply; put it back into replies.
+// replyBuffer gives room for one UDP reply, or packing one; put it back into replies.
 func (s *Server) replyBuffer() *[maxUDPReply]byte {
 	if buf, ok := s.replies.Get().(*[maxUDPReply]byte); ok {
 		return buf

@@ -257,7 +257,7 @@ func FuzzUpstreamReply(f *testing.F) {
 		if r.collect(k.name, qtype, &m) != nil || (m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError) {
 			return
 		}
-		e, _, err := r.entry(k, time.Now())
+		e, _, err := r.entry(k, time.Now(), nil)
 		if err != nil {
 			return
 		}

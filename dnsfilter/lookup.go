@@ -141,13 +141,14 @@ func (s *Server) lookupKey(k key) ([]netip.Addr, error) {
 			return nil, &DeniedError{k.name, policy.Decision{Reason: policy.ReasonUnprotected}}
 		}
 		d := judge(p, k.name, k.qtype)
-		if d.Verdict == policy.Allow && !s.budget.spend(k, d, time.Now()) {
+		now := time.Now()
+		if d.Verdict == policy.Allow && !s.budget.spend(k, d, now) {
 			d.Verdict, d.Reason = policy.Deny, policy.ReasonLimit
 		}
 		if d.Verdict == policy.Deny {
 			return nil, &DeniedError{k.name, d}
 		}
-		fetched, err := s.fetch(e, p, k)
+		fetched, err := s.fetch(e, p, k, now)
 		if errors.Is(err, errSwapped) && s.ctx.Err() == nil {
 			continue
 		}

@@ -115,14 +115,15 @@ func (r *records) ttl() uint32 {
 	}
 }
 
-// entry packs the records as the answer to k; m is what was packed.
-func (r *records) entry(k key, now time.Time) (e *entry, m *dns.Msg, err error) {
+// entry packs the records as the answer to k, in room where they fit; m is what was
+// packed.
+func (r *records) entry(k key, now time.Time, room []byte) (e *entry, m *dns.Msg, err error) {
 	ttl := r.ttl()
 	if r.soa != nil {
 		r.soa.Hdr.Ttl = ttl
 	}
 	m = r.message(k)
-	wire, err := m.Pack()
+	wire, err := m.PackBuffer(room)
 	if err != nil {
 		return nil, nil, fmt.Errorf("pack the answer: %w", err)
 	}
@@ -130,7 +131,7 @@ func (r *records) entry(k key, now time.Time) (e *entry, m *dns.Msg, err error) 
 		return nil, nil, fmt.Errorf("answer of %d bytes is too long", len(wire))
 	}
 	return &entry{
-		key: k, rcode: r.rcode, wire: bytes.Clone(wire), ttl: ttl, // Pack leaves room to spare
+		key: k, rcode: r.rcode, wire: bytes.Clone(wire), ttl: ttl,
 		stored: now, expires: now.Add(time.Duration(ttl) * time.Second),
 	}, m, nil
 }

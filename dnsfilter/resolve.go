@@ -18,8 +18,8 @@ const pinTTL = 60
 
 // fetch gives the answer to k from the cache, a question in flight, the pins or
 // upstream. p has allowed k.
-func (s *Server) fetch(e *epoch, p *policy.Compiled, k key) (*entry, error) {
-	if f := e.failed.get([]byte(k.name), k.qtype, time.Now()); f != nil {
+func (s *Server) fetch(e *epoch, p *policy.Compiled, k key, now time.Time) (*entry, error) {
+	if f := e.failed.get([]byte(k.name), k.qtype, now); f != nil {
 		return nil, f.failure
 	}
 	v, err, _ := e.flights.Do(strconv.Itoa(int(k.qtype))+" "+k.name, func() (_ any, err error) {
@@ -28,13 +28,13 @@ func (s *Server) fetch(e *epoch, p *policy.Compiled, k key) (*entry, error) {
 				err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
 			}
 		}()
-		if found := e.cache.get([]byte(k.name), k.qtype, time.Now()); found != nil {
+		if found := e.cache.get([]byte(k.name), k.qtype, now); found != nil {
 			return found, nil
 		}
-		found, err := s.resolve(e, p, k)
+		found, err := s.resolve(e, p, k, now.Add(s.cfg.QueryTimeout))
 		if err != nil && !errors.Is(err, errSwapped) {
-			now := time.Now()
-			e.failed.put(&entry{key: k, failure: err, stored: now, expires: now.Add(failureTTL)})
+			failed := time.Now()
+			e.failed.put(&entry{key: k, failure: err, stored: failed, expires: failed.Add(failureTTL)})
 		}
 		return found, err
 	})
@@ -45,11 +45,10 @@ func (s *Server) fetch(e *epoch, p *policy.Compiled, k key) (*entry, error) {
 }
 
 // resolve asks upstream, follows aliases that the reply left open, and caches.
-func (s *Server) resolve(e *epoch, p *policy.Compiled, k key) (*entry, error) {
+func (s *Server) resolve(e *epoch, p *policy.Compiled, k key, deadline time.Time) (*entry, error) {
 	if addrs, pinned := s.pins[k.name]; pinned {
 		return s.pinned(e, k, addrs)
 	}
-	deadline := time.Now().Add(s.cfg.QueryTimeout)
 	var r records
 	ask := k.name
 	for {
@@ -78,7 +77,9 @@ func (s *Server) resolve(e *epoch, p *policy.Compiled, k key) (*entry, error) {
 
 // keep packs and caches the records, and judges them while they are at hand.
 func (s *Server) keep(e *epoch, p *policy.Compiled, k key, r *records) (*entry, error) {
-	found, m, err := r.entry(k, time.Now())
+	buf := s.replyBuffer()
+	defer s.replies.Put(buf)
+	found, m, err := r.entry(k, time.Now(), buf[:])
 	if err != nil {
 		return nil, &upstreamError{dns.ExtendedErrorCodeNoReachableAuthority, err}
 	}
@@ -106,7 +107,7 @@ func (s *Server) pinned(e *epoch, k key, addrs []pinAddr) (*entry, error) {
 			Refresh: 3600, Retry: 600, Expire: 86400, Minttl: pinTTL,
 		}
 	}
-	found, _, err := r.entry(k, time.Now())
+	found, _, err := r.entry(k, time.Now(), nil)
 	if err != nil {
 		return nil, err
 	}

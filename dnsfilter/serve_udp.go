@@ -44,7 +44,8 @@ type udpServer struct {
 	conn    net.PacketConn
 	batch   batcher
 	waiting sync.WaitGroup
-	jobs    chan job
+	jobs    chan *job
+	free    sync.Pool    // of *job
 	idle    atomic.Int32 // workers that wait for a job
 	in, out []ipv4.Message
 	ready   int // of out
@@ -53,7 +54,7 @@ type udpServer struct {
 
 // serveUDP answers on conn until it is closed.
 func (s *Server) serveUDP(ctx context.Context, conn net.PacketConn) error {
-	u := &udpServer{server: s, conn: conn, batch: newBatcher(conn), jobs: make(chan job)}
+	u := &udpServer{server: s, conn: conn, batch: newBatcher(conn), jobs: make(chan *job)}
 	u.in, u.out = make([]ipv4.Message, udpBatch), make([]ipv4.Message, udpBatch)
 	for i := range u.in {
 		u.in[i].Buffers = [][]byte{make([]byte, maxQuery)}
@@ -105,15 +106,20 @@ func (u *udpServer) receive(ctx context.Context, m *ipv4.Message, now time.Time)
 		u.ready++
 		return
 	}
-	waits := job{q.clone(), kept(m.Addr)}
-	waits.question.from = waits.from
+	waits, ok := u.free.Get().(*job)
+	if !ok {
+		waits = new(job)
+	}
+	q.copyTo(&waits.question)
+	waits.question.from = kept(m.Addr)
 	u.later(ctx, waits)
 }
 
-// job is a question that waits, with whom it is from.
+// job is a question that waits, and room for its answer. Both are used again once
+// it is answered.
 type job struct {
-	question *question
-	from     net.Addr
+	question question
+	answer   []byte
 }
 
 // idleWorkers is how many goroutines are kept for the next question that waits:
@@ -121,7 +127,7 @@ type job struct {
 const idleWorkers = 32
 
 // later gives j to an idle worker or a new one.
-func (u *udpServer) later(ctx context.Context, j job) {
+func (u *udpServer) later(ctx context.Context, j *job) {
 	select {
 	case u.jobs <- j:
 	default:
@@ -129,9 +135,10 @@ func (u *udpServer) later(ctx context.Context, j job) {
 	}
 }
 
-func (u *udpServer) work(ctx context.Context, j job) {
+func (u *udpServer) work(ctx context.Context, j *job) {
 	for {
-		u.answerLater(ctx, j.question, j.from)
+		u.answerLater(ctx, j)
+		u.free.Put(j)
 		if u.idle.Add(1) > idleWorkers {
 			u.idle.Add(-1)
 			return
@@ -145,9 +152,11 @@ func (u *udpServer) work(ctx context.Context, j job) {
 	}
 }
 
-func (u *udpServer) answerLater(ctx context.Context, q *question, from net.Addr) {
-	r := u.server.guarded(q, func() reply { return u.server.answerLater(ctx, q, clientOf(from)) })
-	if err := answerTo(u.conn, respond(make([]byte, 0, minUDPSize), q, &r, false), from); err != nil {
+func (u *udpServer) answerLater(ctx context.Context, j *job) {
+	q := &j.question
+	r := u.server.guarded(q, func() reply { return u.server.answerLater(ctx, q, clientOf(q.from)) })
+	j.answer = respond(j.answer[:0], q, &r, false)
+	if err := answerTo(u.conn, j.answer, q.from); err != nil {
 		return // the client is gone, or the socket: either way nobody waits
 	}
 }
@@ -167,10 +176,16 @@ func (u *udpServer) flush() {
 
 // clone copies q with its bytes, so that it outlives the message.
 func (q *question) clone() *question {
-	c := *q
-	c.wire = append(make([]byte, 0, len(q.wire)), q.wire...)
-	c.lower = append(c.buf[:0], q.lower...)
-	return &c
+	c := new(question)
+	q.copyTo(c)
+	return c
+}
+
+// copyTo is clone into c, a clone that nobody needs any more, or the zero question.
+func (q *question) copyTo(c *question) {
+	wire := append(c.wire[:0], q.wire...)
+	*c = *q
+	c.wire, c.lower = wire, append(c.buf[:0], q.lower...)
 }
 
 // clientOf is the address that limits are kept for.

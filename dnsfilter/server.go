@@ -190,37 +190,39 @@ func (s *Server) answerLater(ctx context.Context, q *question, client netip.Addr
 			return s.deny(p, q, &o)
 		}
 		k := key{o.name, q.qtype}
-		found := e.cache.get(q.lower, q.qtype, time.Now())
+		now := time.Now()
+		found := e.cache.get(q.lower, q.qtype, now)
 		if found == nil {
 			var refused *reply
-			found, refused = s.wait(e, p, q, &o, client)
+			found, refused = s.wait(e, p, q, &o, client, now)
 			if refused != nil {
 				return *refused
 			}
 			if found == nil {
 				continue
 			}
+			now = time.Now()
 		}
 		v, err := s.viewOf(found, p)
 		if err != nil {
 			return s.fail(q, &o, err)
 		}
-		if err := s.attribute(ctx, k.name, found, v); err != nil {
+		if err := s.attribute(ctx, k.name, found, v, now); err != nil {
 			return s.fail(q, &o, err)
 		}
 		if s.cfg.Policy.Load() != p {
 			continue
 		}
-		return s.answerView(p, q, found, v, time.Now())
+		return s.answerView(p, q, found, v, now)
 	}
 	return s.fail(q, &o, errSwapped)
 }
 
 // wait fetches the answer within the limits. Neither an entry nor a reply means
 // that the policy was swapped meanwhile.
-func (s *Server) wait(e *epoch, p *policy.Compiled, q *question, o *outcome, client netip.Addr) (*entry, *reply) {
+func (s *Server) wait(e *epoch, p *policy.Compiled, q *question, o *outcome, client netip.Addr, now time.Time) (*entry, *reply) {
 	k := key{o.name, q.qtype}
-	if !s.budget.spend(k, o.decision, time.Now()) {
+	if !s.budget.spend(k, o.decision, now) {
 		o.decision.Verdict, o.decision.Reason = policy.Deny, policy.ReasonLimit
 		o.note = "more new names below this wildcard than its budget allows"
 		r := s.deny(p, q, o)
@@ -233,7 +235,7 @@ func (s *Server) wait(e *epoch, p *policy.Compiled, q *question, o *outcome, cli
 		return nil, &r
 	}
 	defer s.gate.leave(client)
-	found, err := s.fetch(e, p, k)
+	found, err := s.fetch(e, p, k, now)
 	if errors.Is(err, errSwapped) && s.ctx.Err() == nil {
 		return nil, nil
 	}
@@ -246,13 +248,12 @@ func (s *Server) wait(e *epoch, p *policy.Compiled, q *question, o *outcome, cli
 
 // attribute writes who is told which addresses, to the table and the kernel,
 // before they are told; answers that were told lately pass.
-func (s *Server) attribute(ctx context.Context, name string, e *entry, v *view) error {
-	if v.fresh(time.Now()) || v.decision.Verdict == policy.Deny {
+func (s *Server) attribute(ctx context.Context, name string, e *entry, v *view, now time.Time) error {
+	if v.fresh(now) || v.decision.Verdict == policy.Deny {
 		return nil
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	now := time.Now()
 	if v.fresh(now) {
 		return nil
 	}
