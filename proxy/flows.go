@@ -135,7 +135,9 @@ func (fs *Flows) Cut(id string) bool {
 	if f == nil || !f.abort(ErrCut) {
 		return false
 	}
-	f.settle()
+	for _, at := range settled {
+		f.settle(at)
+	}
 	fs.nudge()
 	return true
 }

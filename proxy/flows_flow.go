@@ -55,7 +55,9 @@ func (f *Flow) Confirm(c *policy.Compiled) policy.Decision {
 	decision, revoked := f.judge(c)
 	if revoked {
 		f.abort(ErrRevoked)
-		f.settle()
+		for _, at := range settled {
+			f.settle(at)
+		}
 		f.flows.nudge()
 	}
 	return decision
@@ -69,31 +71,50 @@ func (f *Flow) Confirm(c *policy.Compiled) policy.Decision {
 func (fs *Flows) Rejudge(c *policy.Compiled) (revoked int) {
 	all := fs.all()
 	var total atomic.Int64
-	var done sync.WaitGroup
-	// Resetting a socket is work for the kernel's network stack, ours to share out.
-	share := max(64, (len(all)+runtime.GOMAXPROCS(0)-1)/runtime.GOMAXPROCS(0))
-	for start := 0; start < len(all); start += share {
-		part := all[start:min(start+share, len(all))]
-		done.Go(func() {
-			var revoked []*Flow
-			n := 0
+	shareOut(all, func(part []*Flow) {
+		n := 0
+		for i, f := range part {
+			if _, revoke := f.judge(c); !revoke {
+				part[i] = nil // nothing to settle
+			} else if f.abort(ErrRevoked) {
+				n++
+			}
+		}
+		total.Add(int64(n))
+	})
+	for _, at := range settled {
+		shareOut(all, func(part []*Flow) {
 			for _, f := range part {
-				if _, revoke := f.judge(c); revoke {
-					revoked = append(revoked, f)
-					if f.abort(ErrRevoked) {
-						n++
-					}
+				if f != nil {
+					f.settle(at)
 				}
 			}
-			for _, f := range revoked {
-				f.settle()
+		})
+	}
+	fs.nudge()
+	return int(total.Load())
+}
+
+// shareOut has every processor do its share of the flows and waits for all:
+// resetting a socket is work for the kernel's network stack. They take a few flows
+// at a time, since whom a reset wakes takes a processor away from one or the other.
+func shareOut(all []*Flow, do func(part []*Flow)) {
+	const some = 64
+	var next atomic.Int64
+	var done sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), (len(all)+some-1)/some) {
+		done.Go(func() {
+			for {
+				end := int(next.Add(some))
+				start := end - some
+				if start >= len(all) {
+					return
+				}
+				do(all[start:min(end, len(all))])
 			}
-			total.Add(int64(n))
 		})
 	}
 	done.Wait()
-	fs.nudge()
-	return int(total.Load())
 }
 
 // nudge has the workers end what was aborted.
@@ -142,13 +163,18 @@ func (i *FlowInfo) decide(c *policy.Compiled) policy.Decision {
 	return d
 }
 
-// settle resets what abort left for later: the sockets of a silent tunnel.
-func (f *Flow) settle() {
+// settled is the order in which the ends of silent tunnels are reset: those in the
+// sandbox first, of all tunnels. Far sides on this machine wake up when it is their
+// turn, and take processor time from the resets that are still to come.
+var settled = [...]int{clientEnd, upstreamEnd}
+
+// settle resets what abort left for later: the socket at one end of a silent tunnel.
+func (f *Flow) settle(at int) {
 	f.mu.Lock()
 	tunnel := f.tunnel
 	f.mu.Unlock()
 	if tunnel != nil {
-		tunnel.settle()
+		tunnel.settle(at)
 	}
 }
 

@@ -179,32 +179,28 @@ func (t *tunnel) abort(err error) {
 	t.worker.bar(t)
 }
 
-// settle resets the sockets of an aborted tunnel that abort took for silent.
-func (t *tunnel) settle() {
+// settle resets the socket at one end of an aborted tunnel that abort took for silent.
+func (t *tunnel) settle(at int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.aborted != nil && !t.closed && !t.dead {
-		t.reset()
+		t.dead = at == upstreamEnd // the last
+		disconnect(t.ends[at].fd)
 	}
 }
 
 // silence is how long a tunnel must not have moved to count as silent.
 const silence = 100 * time.Millisecond
 
-// silent says that nothing has moved of late, and that nothing is under way in
-// the sockets' queues. t.mu is held.
+// silent says that nothing has moved of late, and that neither side keeps the other
+// waiting. t.mu is held.
 func (t *tunnel) silent() bool {
-	if time.Since(t.worker.start)-t.moved < silence {
-		return false
-	}
-	for i := range t.ends {
-		for _, queue := range []uint{unix.SIOCOUTQ, unix.SIOCINQ} {
-			if n, err := unix.IoctlGetInt(t.ends[i].fd, queue); err != nil || n != 0 {
-				return false
-			}
+	for i := range t.ways {
+		if way := &t.ways[i]; way.pipe != nil || way.rest != nil {
+			return false
 		}
 	}
-	return true
+	return time.Since(t.worker.start)-t.moved >= silence
 }
 
 // reset throws away what is queued on both sockets and resets them. t.mu is held.
