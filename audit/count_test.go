@@ -79,6 +79,72 @@ func TestAFloodOfRepeatsHoldsBoundedFolds(t *testing.T) {
 	}
 }
 
+func TestRepeatsFoldThoughTheCountersAreFull(t *testing.T) {
+	c, out := newClock(), &syncBuffer{}
+	l := New(Config{Now: c.now, Writer: out, MaxTargets: 1})
+	l.Record(denied("first.test"))
+	line := l.Record(denied("a.test"))
+	for range 9 {
+		if repeat := l.Record(denied("a.test")); repeat.ID != 0 || repeat.DecisionID != line.DecisionID {
+			t.Fatalf("the repeat got decision %q and ID %d, want %q and 0", repeat.DecisionID, repeat.ID, line.DecisionID)
+		}
+	}
+	if other := l.Record(denied("b.test")); other.ID == 0 || other.DecisionID == line.DecisionID {
+		t.Errorf("another name was folded: %+v", other)
+	}
+	next := denied("a.test")
+	next.Generation = 99
+	if swapped := l.Record(next); swapped.ID == 0 || swapped.DecisionID == line.DecisionID {
+		t.Errorf("another policy's denial was folded: %+v", swapped)
+	}
+	c.add(11 * time.Second)
+	if later := l.Record(denied("b.test")); later.ID == 0 {
+		t.Error("a repeat after the window was folded")
+	}
+	var counted uint64
+	for _, count := range l.Summary() {
+		counted += count.Count
+	}
+	closeLog(t, l)
+	if counted != 14 {
+		t.Errorf("counted %d, want 14", counted)
+	}
+	var folds []Event
+	for _, e := range out.lines(t) {
+		if e.Folded > 0 {
+			folds = append(folds, e)
+		}
+	}
+	if len(folds) != 1 || folds[0].Folded != 9 || folds[0].Name != "a.test" || folds[0].DecisionID != line.DecisionID {
+		t.Errorf("folds %+v, want 9 of a.test", folds)
+	}
+}
+
+func TestWhatIsKnownOfUncountedTargetsIsBounded(t *testing.T) {
+	c := newClock()
+	l := newLog(t, Config{Now: c.now, MaxTargets: 1, Burst: 100_000})
+	for range 2 {
+		for i := range 4 * maxUncounted {
+			l.Record(denied(fmt.Sprintf("n%d.test", i)))
+		}
+	}
+	known := func() int {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.uncounted)
+	}
+	if n := known(); n != maxUncounted {
+		t.Errorf("%d are known, want %d", n, maxUncounted)
+	}
+	c.add(11 * time.Second)
+	l.mu.Lock()
+	l.endFolds(c.now(), false)
+	l.mu.Unlock()
+	if n := known(); n != 0 {
+		t.Errorf("%d are known after the window, want none", n)
+	}
+}
+
 func TestTotals(t *testing.T) {
 	l := newLog(t, Config{MaxTargets: 1})
 	for i := range 3 {

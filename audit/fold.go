@@ -9,6 +9,9 @@ const (
 	// maxPending bounds the folded lines that wait to be written; repeats beyond
 	// it are folded by reason.
 	maxPending = 4096
+	// maxUncounted bounds the targets whose repeats are known though the counters
+	// have no room for them.
+	maxUncounted = 1024
 )
 
 // fold is what the log remembers of events alike within one window. The zero
@@ -39,8 +42,11 @@ func (f *fold) covers(e *Event, now time.Time, window time.Duration) bool {
 // some fold, and e.DecisionID is that of the line that will stand for it.
 func (l *Log) admit(e *Event, c *cell, known bool) bool {
 	now := l.now()
-	if !known {
+	if !known && e.Kind == KindFlow {
 		return l.admitOther(e, now)
+	}
+	if !known {
+		return l.admitUncounted(e, now)
 	}
 	f := &c.repeats
 	if e.Kind == KindFlow {
@@ -64,6 +70,35 @@ func (l *Log) admit(e *Event, c *cell, known bool) bool {
 	}
 	l.addTo(f, e)
 	return false
+}
+
+// admitUncounted is admit for a target that has no counter: full counters must not
+// make a repeat a line.
+func (l *Log) admitUncounted(e *Event, now time.Time) bool {
+	k := keyOf(e)
+	f := l.uncounted[k]
+	if f != nil && f.covers(e, now, l.window) {
+		if f.line == nil && len(l.pending) >= maxPending {
+			l.foldOther(e, now)
+		} else {
+			l.addTo(f, e)
+		}
+		return false
+	}
+	if f != nil {
+		l.endFold(f)
+	}
+	if !l.admitOther(e, now) {
+		return false
+	}
+	if f == nil && len(l.uncounted) < maxUncounted {
+		f = &fold{}
+		l.uncounted[k] = f
+	}
+	if f != nil {
+		*f = fold{start: now, generation: e.Generation, phase: e.Phase, logged: 1, id: e.DecisionID}
+	}
+	return true
 }
 
 // admitOther lets e have a line while there is budget for it.
@@ -138,6 +173,11 @@ func (l *Log) endFolds(now time.Time, all bool) {
 	}
 	clear(l.pending[len(kept):])
 	l.pending = kept
+	for k, f := range l.uncounted {
+		if f.line == nil && (now.Sub(f.start) >= l.window || now.Before(f.start)) {
+			delete(l.uncounted, k)
+		}
+	}
 }
 
 // overflowKey tells apart what is folded without its target.

@@ -64,9 +64,11 @@ type Log struct {
 	counters counters
 	pending  []*fold
 	overflow map[overflowKey]*fold
-	budgets  [budgets]bucket
-	stats    Stats
-	closed   bool
+	// uncounted are the repeats of targets that the counters have no room for.
+	uncounted map[key]*fold
+	budgets   [budgets]bucket
+	stats     Stats
+	closed    bool
 
 	stop    chan struct{}
 	workers sync.WaitGroup
@@ -80,8 +82,8 @@ func New(c Config) *Log {
 		size:     cmp.Or(c.RingSize, 8192),
 		prefix:   strings.ToLower(rand.Text()[:6]) + "-",
 		counters: newCounters(cmp.Or(c.MaxTargets, 50_000)),
-		overflow: map[overflowKey]*fold{},
-		stop:     make(chan struct{}),
+		overflow: map[overflowKey]*fold{}, uncounted: map[key]*fold{},
+		stop: make(chan struct{}),
 	}
 	if l.now == nil {
 		l.now = time.Now
