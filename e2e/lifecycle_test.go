@@ -7,6 +7,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -77,6 +78,10 @@ func TestSignalsReachTheCommandAndItsStatusComesBack(t *testing.T) {
 	}{"TERM": {syscall.SIGTERM, 7}, "HUP": {syscall.SIGHUP, 7}, "INT": {syscall.SIGINT, 7}} {
 		each(t, func(t *testing.T, u user) {
 			t.Run(name, func(t *testing.T) {
+				if signal.Ignored(test.signal) {
+					t.Logf("%v is ignored here, as under nohup(1), which exeat heeds", test.signal)
+					return
+				}
 				l := guarded().as(u).start(t)
 				l.tell(`trap 'echo caught; exit 7' ` + name + `; echo waiting; while :; do sleep 0.02; done`)
 				l.hears("waiting")
