@@ -65,7 +65,12 @@ type inspected struct {
 		Running, Paused bool
 		Pid             int
 	}
-	Config     struct{ Labels map[string]string }
+	Config struct {
+		Labels map[string]string
+		// CreateCommand is Podman's own, and the only place where it says some of
+		// what was asked for.
+		CreateCommand []string
+	}
 	HostConfig struct {
 		NetworkMode, PidMode string
 		Privileged           bool
@@ -126,6 +131,7 @@ func parseInspect(data []byte) ([]Container, error) {
 			DeviceRules: a.HostConfig.DeviceCgroupRules, Userns: a.HostConfig.UsernsMode,
 			Unmasked: UnmaskedBy(a.HostConfig.SecurityOpt) || a.HostConfig.ReadonlyPaths != nil && len(*a.HostConfig.ReadonlyPaths) == 0,
 		}
+		c.heedCommand(a.Config.CreateCommand)
 		// A paused container runs; Podman says that it does not.
 		c.Running = c.Running || c.Paused
 		if c.Restart == "" {
@@ -178,6 +184,23 @@ func capabilities(a inspected) []string {
 	}
 	has = slices.DeleteFunc(has, func(c string) bool { return slices.Contains(drop, c) })
 	return bare(append(has, add...))
+}
+
+// heedCommand takes from a `podman run` or `create` what inspect has nowhere else.
+// Of words that are no options here, but the command's, it may find too much.
+func (c *Container) heedCommand(args []string) {
+	for i, arg := range args {
+		option, value, joined := strings.Cut(arg, "=")
+		if !joined && i+1 < len(args) {
+			value = args[i+1]
+		}
+		switch option {
+		case "--security-opt":
+			c.Unmasked = c.Unmasked || UnmaskedBy([]string{value})
+		case "--device-cgroup-rule":
+			c.DeviceRules = append(c.DeviceRules, value)
+		}
+	}
 }
 
 // UnmaskedBy says that a --security-opt leaves /proc/sys open.
