@@ -146,7 +146,7 @@ func TestSignalsArePassedOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	spec := shell(`trap 'echo hup' HUP; trap 'echo term; exit 9' TERM; echo ready; while :; do sleep 0.01; done`)
+	spec := shell(`trap 'echo usr1' USR1; trap 'echo term; exit 9' TERM; echo ready; while :; do sleep 0.01; done`)
 	spec.Stdout = w
 	s, err := Start(t.Context(), spec)
 	w.Close()
@@ -165,10 +165,10 @@ func TestSignalsArePassedOn(t *testing.T) {
 		}
 	}
 	expect("ready")
-	if err := s.Signal(unix.SIGHUP); err != nil {
+	if err := s.Signal(unix.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
-	expect("hup")
+	expect("usr1")
 	stop := s.RelaySignals()
 	defer stop()
 	if err := unix.Kill(unix.Getpid(), unix.SIGTERM); err != nil {
