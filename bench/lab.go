@@ -165,11 +165,15 @@ func newPair(near, far []string) (one, other netns.NsHandle, err error) {
 // configure sets up the namespace that the thread is in.
 func configure(addresses ...string) error {
 	for setting, value := range map[string]string{
-		"tcp_congestion_control": tcpControl,
-		"ip_local_port_range":    "12000 65535", // above the ports that peers listen at
-		"tcp_tw_reuse":           "1",           // thousands of short connections to one address
+		"ipv4/tcp_congestion_control": tcpControl,
+		"ipv4/ip_local_port_range":    "12000 65535", // above the ports that peers listen at
+		"ipv4/tcp_tw_reuse":           "1",           // thousands of short connections to one address
+		// What is over leaves the connection table, which is full after two minutes of
+		// set-ups else: then whatever is new is refused, of every peer.
+		"netfilter/nf_conntrack_tcp_timeout_time_wait": "5",
+		"netfilter/nf_conntrack_udp_timeout":           "5",
 	} {
-		if err := os.WriteFile("/proc/sys/net/ipv4/"+setting, []byte(value), 0o644); err != nil {
+		if err := os.WriteFile("/proc/sys/net/"+setting, []byte(value), 0o644); err != nil {
 			return err
 		}
 	}
