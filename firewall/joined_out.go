@@ -74,9 +74,7 @@ func (j *joined) tail() Chain {
 
 // ownChains let us out, on flows that we began; never an answer (B14).
 func (j *joined) ownChains() []Chain {
-	local := []Rule{
-		rule(CTOriginal(), TCPorUDP(), DPort(j.listeners()...), Count(), Drop()).Comments("a flow of ours that ends at our own listener was led astray (B43)"),
-	}
+	local := j.astray()
 	if j.EngineDNS {
 		if j.NetRaw {
 			local = append(local, rule(To(j.engine), L4(unix.IPPROTO_UDP), Drop()).Comments("its answers could be forged (B45)"))
@@ -109,12 +107,21 @@ func (j *joined) ownChains() []Chain {
 	return []Chain{{Name: "own", Rules: own}, {Name: "own_local", Rules: local}}
 }
 
-// listeners are the ports that we listen on.
-func (j *joined) listeners() []uint16 {
-	if l := slices.DeleteFunc(slices.Clone(j.services), func(p uint16) bool { return p == 53 }); len(l) > 0 {
-		return l
+// astray drops flows of ours that end at our own listeners (B43). It names their
+// addresses too: the engine's DNS has a port of the kernel's choice on another
+// loopback address, and may have the number of ours.
+func (j *joined) astray() (rules []Rule) {
+	for _, l := range []struct {
+		at    netip.Addr
+		ports Ports
+	}{{netip.AddrFrom4([4]byte{127, 0, 0, 1}), j.V4}, {netip.IPv6Loopback(), j.V6}} {
+		ports := slices.DeleteFunc([]uint16{l.ports.TCP, l.ports.DNS, l.ports.Explicit}, func(p uint16) bool { return p == 0 })
+		if len(ports) > 0 {
+			rules = append(rules, rule(To(hostPrefix(l.at)), CTOriginal(), TCPorUDP(), DPort(ports...), Count(), Drop()).
+				Comments("a flow of ours that ends at our own listener was led astray (B43)"))
+		}
 	}
-	return []uint16{53}
+	return rules
 }
 
 // agent judges what the agent sends, whatever marks it bears.

@@ -50,7 +50,10 @@ type discovery struct {
 // run asks the engine's DNS one question that nobody can answer. Where it looks
 // for the answer from inside this namespace, our redirect catches its question,
 // and the kernel knows whom it was meant for (design.md, dnsfilter).
-func (d discovery) run(ctx context.Context) (found bool, resolver netip.Addr, err error) {
+//
+// No answer is no error, for the sandbox may have named an engine that is not
+// there; silent says then what was met instead.
+func (d discovery) run(ctx context.Context) (found bool, resolver netip.Addr, silent, err error) {
 	ctx, cancel := context.WithTimeout(ctx, discoveryTimeout)
 	var work sync.WaitGroup
 	defer work.Wait()
@@ -69,11 +72,11 @@ func (d discovery) run(ctx context.Context) (found bool, resolver netip.Addr, er
 	case client := <-caught:
 		asked, known, err := d.kernel.Questioned(client)
 		if err != nil || !known {
-			return true, netip.Addr{}, errors.Join(err, fmt.Errorf("the engine's DNS asked somebody from %s, and the kernel does not know whom", client))
+			return true, netip.Addr{}, nil, errors.Join(err, fmt.Errorf("the engine's DNS asked somebody from %s, and the kernel does not know whom", client))
 		}
-		return true, asked.Addr(), nil
-	case err := <-answered:
-		return err == nil, netip.Addr{}, nil
+		return true, asked.Addr(), nil, nil
+	case silent := <-answered:
+		return silent == nil, netip.Addr{}, silent, nil
 	}
 }
 

@@ -55,7 +55,11 @@ func (k *Keeper) discover(ctx context.Context, kernel *firewall.Kernel) (asked n
 			return asked, err
 		}
 	}
-	k.base.Resolvers.Engine, asked, err = d.run(ctx)
+	var silent error
+	k.base.Resolvers.Engine, asked, silent, err = d.run(ctx)
+	if silent != nil {
+		fmt.Fprintf(k.err, "exeatd: warning: %s names the engine's DNS, %s, which does not answer, so names of one label do not resolve: %v\n", resolvConf, engineDNS, silent)
+	}
 	if asked.IsValid() {
 		k.base.Resolvers.EngineUpstreams = []netip.Addr{asked}
 	}

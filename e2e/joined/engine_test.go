@@ -138,19 +138,28 @@ func TestTheEnginesResolverIsDiscovered(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		outside bool
+		ports   string // of the namespace, for whoever does not choose one
 		flags   []string
 	}{
-		{"that asks from inside, and the sandbox has NET_RAW", false, []string{noResolver}},
-		{"that asks from inside, and the sandbox has no NET_RAW", false, []string{noResolver, "--sandbox-net-raw=no"}},
-		{"that asks from outside", true, []string{noResolver}},
-		{"that asks from inside, and a resolver is named", false, nil},
+		{"that asks from inside, and the sandbox has NET_RAW", false, "", []string{noResolver}},
+		{"that asks from inside, and the sandbox has no NET_RAW", false, "", []string{noResolver, "--sandbox-net-raw=no"}},
+		{"that asks from outside", true, "", []string{noResolver}},
+		{"that asks from inside, and a resolver is named", false, "", nil},
+		{"whose port has the number of a listener of ours", false, "40052 40057", []string{noResolver}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := prepare(t, append(c.flags, "--allow", "pypi.test", "--allow", "db:7")...)
 			s.withResolvConf(t, "nameserver 127.0.0.11\noptions ndots:0\n")
 			engine := serveEngineDNS(t, s.Namespace, c.outside)
+			const ports = "/proc/sys/net/ipv4/ip_local_port_range"
+			if c.ports != "" {
+				s.Sh(t, "echo "+c.ports+" >"+ports)
+			}
 			s.Begin(t)
 			s.AwaitReady(t)
+			if c.ports != "" {
+				s.Sh(t, "echo 32768 60999 >"+ports)
+			}
 			if a := s.resolve(t, "pypi.test", dns.TypeA, "127.0.0.11:53"); len(a.Answer) != 1 {
 				t.Errorf("pypi.test: %v", a)
 			}
