@@ -63,6 +63,7 @@ func (l *Log) wait(after uint64, into []Event, done func() bool) (n int, lost ui
 // oldest first, once it is behind by the ring and its buffer.
 type Subscription struct {
 	log    *Log
+	start  uint64
 	events chan Event
 	lost   atomic.Uint64
 	once   sync.Once
@@ -77,11 +78,15 @@ func (l *Log) Subscribe(after uint64, buffer int) *Subscription {
 		log: l, events: make(chan Event, buffer), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	l.mu.Lock()
-	start := l.startLocked(after)
+	s.start = l.startLocked(after)
 	l.mu.Unlock()
-	go s.run(start)
+	go s.run(s.start)
 	return s
 }
+
+// Start is the ID after which it delivers: whatever is missing from there on was
+// lost.
+func (s *Subscription) Start() uint64 { return s.start }
 
 // C delivers the events; it is closed by Close, and at the end of a closed log.
 func (s *Subscription) C() <-chan Event { return s.events }

@@ -57,23 +57,29 @@ func acceptsSSE(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "text/event-stream")
 }
 
-// replay gives what is kept now.
+// replay gives what is kept now. A reader that is slow may see some of it leave the
+// ring before its turn, and is told so.
 func (s *Server) replay(stream *eventStream) error {
 	batch := make([]audit.Event, 128)
+	n, lost := s.config.Log.Read(stream.last, batch)
+	if n == 0 {
+		return stream.flush()
+	}
+	// Where it begins, which after 0 or an ID of another start only this tells.
+	stream.last = batch[0].ID - 1 - lost
 	for end := s.config.Log.Last(); ; {
-		n, _ := s.config.Log.Read(stream.last, batch)
 		for i := range batch[:n] {
 			if batch[i].ID > end {
-				n = 0
-				break
+				return errors.Join(stream.announce(end+1, batch[i].Time), stream.flush())
 			}
 			if err := stream.send(&batch[i]); err != nil {
 				return err
 			}
 		}
-		if n == 0 || stream.last >= end {
+		if stream.last >= end {
 			return stream.flush()
 		}
+		n, _ = s.config.Log.Read(stream.last, batch) // the IDs tell what is lost
 	}
 }
 
@@ -81,6 +87,7 @@ func (s *Server) replay(stream *eventStream) error {
 func (s *Server) follow(r *http.Request, stream *eventStream) error {
 	subscription := s.config.Log.Subscribe(stream.last, 64)
 	defer subscription.Close()
+	stream.last = subscription.Start()
 	if err := stream.flush(); err != nil { // the header, so that the peer knows it is connected
 		return err
 	}
@@ -131,20 +138,24 @@ func (s *eventStream) contentType() string {
 
 // send writes e if the query lets it through, after what is missing before it.
 func (s *eventStream) send(e *audit.Event) error {
-	missing := uint64(0)
-	if s.last != 0 && e.ID > s.last {
-		missing = e.ID - s.last - 1
+	if err := s.announce(e.ID, e.Time); err != nil {
+		return err
 	}
 	s.last = e.ID
-	if missing > 0 {
-		if err := s.write(&audit.Event{Kind: audit.KindLost, Time: e.Time, Folded: missing}); err != nil {
-			return err
-		}
-	}
 	if !s.query.Matches(e) {
 		return nil
 	}
 	return s.write(e)
+}
+
+// announce says how many events are missing before the next one.
+func (s *eventStream) announce(next uint64, at time.Time) error {
+	missing := next - s.last - 1
+	if missing == 0 {
+		return nil
+	}
+	s.last += missing
+	return s.write(&audit.Event{Kind: audit.KindLost, Time: at, Folded: missing})
 }
 
 func (s *eventStream) write(e *audit.Event) error {

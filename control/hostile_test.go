@@ -3,11 +3,13 @@ package control
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"syscall"
@@ -236,6 +238,74 @@ func TestASlowReaderIsToldWhatItLost(t *testing.T) {
 	}
 	if got != 256 || lost != 1000-256 {
 		t.Errorf("got %d, told of %d lost: want 256, 744", got, lost)
+	}
+}
+
+// overwritten is a reader of a replay during whose first event the ring goes round.
+type overwritten struct {
+	*httptest.ResponseRecorder
+	meanwhile func()
+}
+
+func (o *overwritten) Write(b []byte) (int, error) {
+	if do := o.meanwhile; do != nil {
+		o.meanwhile = nil
+		do()
+	}
+	return o.ResponseRecorder.Write(b)
+}
+
+func (o *overwritten) SetReadDeadline(time.Time) error  { return nil }
+func (o *overwritten) SetWriteDeadline(time.Time) error { return nil }
+
+func TestAReplayThatIsOverwrittenSaysWhatItLost(t *testing.T) {
+	for name, tt := range map[string]struct {
+		before, meanwhile int
+		after             string
+		got, lost         uint64
+	}{
+		"all is kept":                         {200, 0, "", 200, 0},
+		"the second batch left the ring":      {200, 1000, "", 128, 72},
+		"a part of the second batch did":      {200, 200, "", 184, 16},
+		"the ring had gone round before":      {1000, 1000, "", 128, 128},
+		"after an event that is there":        {200, 1000, "?since=100", 100, 0},
+		"after an event that had left before": {1000, 0, "?since=1", 256, 743},
+		"and then the rest leaves":            {1000, 1000, "?since=1", 128, 743 + 128},
+		"after another start's event":         {200, 1000, "?since=100000", 128, 72},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log := audit.New(audit.Config{RingSize: 256})
+			defer log.Close()
+			s, err := New(Config{Engine: newEngine(t), Log: log})
+			if err != nil {
+				t.Fatal(err)
+			}
+			record := func(n int) {
+				for range n {
+					log.Record(audit.Event{Kind: audit.KindLifecycle})
+				}
+			}
+			record(tt.before)
+			w := &overwritten{httptest.NewRecorder(), func() { record(tt.meanwhile) }}
+			if err := s.getEvents(w, httptest.NewRequest(http.MethodGet, "/v1/events"+tt.after, nil)); err != nil {
+				t.Fatal(err)
+			}
+			var got, lost uint64
+			for line := range strings.Lines(w.Body.String()) {
+				var e audit.Event
+				if err := json.Unmarshal([]byte(line), &e); err != nil {
+					t.Fatal(err)
+				}
+				if e.Kind == audit.KindLost {
+					lost += e.Folded
+				} else {
+					got++
+				}
+			}
+			if got != tt.got || lost != tt.lost {
+				t.Errorf("got %d, told of %d lost: want %d, %d", got, lost, tt.got, tt.lost)
+			}
+		})
 	}
 }
 
