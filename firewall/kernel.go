@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -125,8 +126,18 @@ func (k *Kernel) applyLocked(r Ruleset) error {
 	if err := p.carryOut(k.sock); err != nil {
 		return err
 	}
+	for id, set := range k.live {
+		if !r.names(id.family, id.table) {
+			p.live[id] = set
+		}
+	}
 	k.live = p.live
 	return nil
+}
+
+// names says that the ruleset has the table.
+func (r Ruleset) names(family Family, table string) bool {
+	return slices.ContainsFunc(r.Tables, func(t Table) bool { return t.Family == family && t.Name == table })
 }
 
 // SetChange is what to add to and delete from one named set.

@@ -25,16 +25,6 @@ import (
 // networks.
 var engineDNS = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 11}), 53)
 
-// resolvers are what names are asked of, as found at the first start.
-type resolvers struct {
-	Upstreams []string `json:"upstreams"`
-	Search    []string `json:"search,omitempty"`
-	// Engine says that the engine's DNS is there; single labels are asked of it.
-	Engine bool `json:"engine,omitempty"`
-	// EngineUpstreams are whom the engine's DNS asks from inside this namespace.
-	EngineUpstreams []netip.Addr `json:"engine_upstreams,omitempty"`
-}
-
 // discoveryTimeout is how long the engine's DNS may take to answer, or to ask.
 const discoveryTimeout = 2 * time.Second
 

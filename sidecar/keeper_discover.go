@@ -31,9 +31,9 @@ func engineNamed() bool {
 }
 
 // discover finds the engine's DNS, and whom that asks from in here.
-func (k *Keeper) discover(ctx context.Context, kernel *firewall.Kernel) (asked netip.Addr, err error) {
+func (k *Keeper) discover(ctx context.Context, kernel *firewall.Kernel) (found resolvers, err error) {
 	if !engineNamed() {
-		return asked, nil
+		return found, nil
 	}
 	own := k.base.Own
 	dialer := &ownDialer{streamEngine: k.config.NetRaw}
@@ -46,24 +46,30 @@ func (k *Keeper) discover(ctx context.Context, kernel *firewall.Kernel) (asked n
 	}
 	k.base.Resolvers.Engine = true // lets us ask
 	if err := k.shut(kernel, own, firewall.NewSecrets(probeMark)); err != nil {
-		return asked, err
+		return found, err
 	}
 	d := discovery{kernel: kernel, dial: dialer}
 	defer func() { err = errors.Join(err, d.close()) }()
 	for _, h := range k.held {
 		if err := d.add(h); err != nil {
-			return asked, err
+			return found, err
 		}
 	}
-	var silent error
-	k.base.Resolvers.Engine, asked, silent, err = d.run(ctx)
+	engine, asked, silent, err := d.run(ctx)
+	if err != nil {
+		return found, err
+	}
 	if silent != nil {
 		fmt.Fprintf(k.err, "exeatd: warning: %s names the engine's DNS, %s, which does not answer, so names of one label do not resolve: %v\n", resolvConf, engineDNS, silent)
 	}
-	if asked.IsValid() {
-		k.base.Resolvers.EngineUpstreams = []netip.Addr{asked}
+	found.Engine = engine
+	switch {
+	case asked.IsValid():
+		found.Upstreams, found.EngineUpstreams = []string{asked.String()}, []netip.Addr{asked}
+	case engine:
+		found.Upstreams = []string{engineDNS.String()}
 	}
-	return asked, err
+	return found, nil
 }
 
 // add takes one of our DNS sockets over.

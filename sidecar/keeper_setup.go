@@ -17,7 +17,6 @@ import (
 
 	"github.com/exeat/exeat/audit"
 	"github.com/exeat/exeat/control"
-	"github.com/exeat/exeat/dnsfilter"
 	"github.com/exeat/exeat/firewall"
 )
 
@@ -52,6 +51,10 @@ func (k *Keeper) setUp(ctx context.Context) (err error) {
 	if err := k.survey(); err != nil {
 		return err
 	}
+	guarded, err := kernel.Guarded()
+	if err != nil {
+		return fmt.Errorf("see whether this namespace was guarded before: %w", err)
+	}
 	if err := k.shut(kernel, firewall.Own{UID: nobody}, firewall.NewSecrets(probeMark)); err != nil {
 		return err
 	}
@@ -67,7 +70,7 @@ func (k *Keeper) setUp(ctx context.Context) (err error) {
 	if err := k.tellApart(); err != nil {
 		return err
 	}
-	return k.findResolvers(ctx, kernel)
+	return k.findResolvers(ctx, kernel, guarded)
 }
 
 // openFiles opens what privileges may be needed for.
@@ -262,80 +265,4 @@ func (k *Keeper) tellApart() error {
 	}
 	k.base.Own = own
 	return nil
-}
-
-// findResolvers finds out what names are asked of.
-func (k *Keeper) findResolvers(ctx context.Context, kernel *firewall.Kernel) error {
-	r := &k.base.Resolvers
-	if known, err := k.recallResolvers(); known || err != nil {
-		return err
-	}
-	asked, err := k.discover(ctx, kernel)
-	if err != nil {
-		return fmt.Errorf("find the resolver (or name it: --resolver ADDR): %w", err)
-	}
-	r.Upstreams = k.config.Resolvers
-	if len(r.Upstreams) > 0 {
-		return nil
-	}
-	if asked.IsValid() {
-		r.Upstreams = []string{asked.String()}
-	} else if r.Engine {
-		r.Upstreams = []string{engineDNS.String()}
-	}
-	if len(r.Upstreams) > 0 {
-		if disk := k.memory.disk; disk != nil {
-			return disk.keepResolvers(*r)
-		}
-		return nil
-	}
-	if k.config.ResolvConf == "" {
-		fmt.Fprintln(k.err, "exeatd: warning: no resolver is known, so only pinned names resolve: give --resolver ADDR, or --resolver-from-file where nothing has joined this namespace yet")
-		return nil
-	}
-	return k.readResolvConf()
-}
-
-// recallResolvers takes what was found at the first start, where nobody is named
-// and there is a state directory. A sandbox that is here by now could have us find
-// another: it may write resolv.conf, and with NET_RAW see the name that discover
-// asks for, and ask somebody else for it first.
-func (k *Keeper) recallResolvers() (known bool, err error) {
-	if k.memory.disk == nil || len(k.config.Resolvers) > 0 {
-		return false, nil
-	}
-	kept, err := k.memory.disk.loadResolvers()
-	switch {
-	case errors.Is(err, ErrNoState):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("find the resolver: read what was kept in --state: %w", err)
-	}
-	k.base.Resolvers = kept
-	return true, nil
-}
-
-// readResolvConf reads the file at the first start of a state directory alone:
-// whoever has joined since may have written it (bypass.md B46).
-func (k *Keeper) readResolvConf() error {
-	disk := k.memory.disk
-	if disk == nil {
-		return errors.New("--resolver-from-file: needs --state DIR, to remember what was read: at a restart the sandbox may have written the file")
-	}
-	var kept resolvers
-	upstreams, search, err := dnsfilter.ReadResolvConf(k.config.ResolvConf)
-	if err != nil {
-		return fmt.Errorf("--resolver-from-file: %w", err)
-	}
-	for _, u := range upstreams {
-		if !u.Addr.Addr().IsLoopback() {
-			kept.Upstreams = append(kept.Upstreams, u.String())
-		}
-	}
-	kept.Search = search
-	if len(kept.Upstreams) == 0 {
-		return fmt.Errorf("--resolver-from-file: %s names no server but on loopback: give --resolver ADDR", k.config.ResolvConf)
-	}
-	k.base.Resolvers.Upstreams, k.base.Resolvers.Search = kept.Upstreams, search
-	return disk.keepResolvers(kept)
 }

@@ -112,6 +112,12 @@ func (e *engineDNS) forward(q, into *dns.Msg) error {
 	return err
 }
 
+func (e *engineDNS) total() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.asked)
+}
+
 func (e *engineDNS) count(name string) (n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
