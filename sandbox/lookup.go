@@ -47,11 +47,19 @@ func (e *Engine) oneByOne(ctx context.Context, ids []string) ([]Container, error
 	return found, nil
 }
 
+// isSidecar says that a container is a sidecar. Its label is no evidence by itself,
+// for an image's labels are its containers', and a sandbox that passes for its own
+// sidecar would be told of every swap, and say that it was made. NET_ADMIN only the
+// operator gives; a sandbox that has it can undo the guard in any case (B44).
+func (c Container) isSidecar() bool {
+	return c.Labels[LabelSidecar] != "" && c.Has("NET_ADMIN")
+}
+
 // sidecarsOf finds the sidecars among all containers and who is behind each.
 func sidecarsOf(all []Container) []Sidecar {
 	var cars []Sidecar
 	for _, c := range all {
-		if c.Labels[LabelSidecar] == "" {
+		if !c.isSidecar() {
 			continue
 		}
 		car := Sidecar{Container: c}
@@ -77,11 +85,23 @@ func (e *Engine) Lookup(ctx context.Context, name string) (Sidecar, error) {
 	if err != nil {
 		return Sidecar{}, err
 	}
+	return lookup(all, name)
+}
+
+// lookup is Lookup among all containers that run.
+func lookup(all []Container, name string) (Sidecar, error) {
 	cars := sidecarsOf(all)
 	for _, car := range cars {
-		if car.Title() == name || means(car.Container, name) {
+		if means(car.Container, name) {
 			return car, nil
 		}
+	}
+	switch called := titled(cars, name); len(called) {
+	case 0:
+	case 1:
+		return called[0], nil
+	default:
+		return Sidecar{}, ambiguous(called, name)
 	}
 	for _, car := range cars {
 		if slices.ContainsFunc(car.Joined, func(c Container) bool { return means(c, name) }) {
@@ -94,6 +114,21 @@ func (e *Engine) Lookup(ctx context.Context, name string) (Sidecar, error) {
 		}
 	}
 	return Sidecar{}, fmt.Errorf("%w that runs: %s", ErrNoContainer, name)
+}
+
+// titled are the sidecars that people call name.
+func titled(cars []Sidecar, name string) []Sidecar {
+	return slices.DeleteFunc(slices.Clone(cars), func(car Sidecar) bool { return car.Title() != name })
+}
+
+// ambiguous is why none of several sidecars of one title is taken: what is meant for
+// one would be done to another. (Those of two Compose projects are called alike.)
+func ambiguous(cars []Sidecar, name string) error {
+	containers := make([]string, 0, len(cars))
+	for _, car := range cars {
+		containers = append(containers, car.Name)
+	}
+	return fmt.Errorf("%d sidecars are called %s: say which container is meant, of %s", len(cars), name, strings.Join(containers, ", "))
 }
 
 // means says whether a name or an id (its beginning, of 12 digits at least, as
@@ -112,13 +147,21 @@ func (e *Engine) Any(ctx context.Context, name string) (Sidecar, error) {
 	if listErr != nil {
 		return car, listErr
 	}
-	ids := strings.Fields(string(out))
-	if len(ids) == 0 {
-		return car, err
+	found, inspectErr := e.oneByOne(ctx, strings.Fields(string(out)))
+	if inspectErr != nil {
+		return car, inspectErr
 	}
-	found, err := e.Inspect(ctx, ids[0])
-	if err != nil {
-		return car, err
+	var ended []Sidecar
+	for _, c := range found {
+		if c.isSidecar() {
+			ended = append(ended, Sidecar{Container: c})
+		}
 	}
-	return Sidecar{Container: found[0]}, nil
+	switch len(ended) {
+	case 0:
+		return car, err
+	case 1:
+		return ended[0], nil
+	}
+	return car, ambiguous(ended, name)
 }

@@ -99,12 +99,13 @@ func TestFindings(t *testing.T) {
 }
 
 func TestWhoIsBehindASidecar(t *testing.T) {
+	admin := []string{"NET_ADMIN"}
 	all := []Container{
-		{ID: "owner", Name: "task", Labels: map[string]string{LabelSidecar: "task"}},
+		{ID: "owner", Name: "task", Capabilities: admin, Labels: map[string]string{LabelSidecar: "task"}},
 		{ID: "agent", Name: "agent", Network: "container:owner"},
 		{ID: "other", Name: "other", Network: "bridge"},
 		{ID: "web", Name: "web", Network: "bridge"},
-		{ID: "guard", Name: "web-exeat", Network: "container:web", Labels: map[string]string{LabelSidecar: "web", labelAttached: "web"}},
+		{ID: "guard", Name: "web-exeat", Network: "container:web", Capabilities: admin, Labels: map[string]string{LabelSidecar: "web", labelAttached: "web"}},
 		{ID: "helper", Name: "helper", Network: "container:web"},
 	}
 	want := map[string][]string{"task": {"agent"}, "web": {"web", "helper"}}
@@ -124,6 +125,28 @@ func TestWhoIsBehindASidecar(t *testing.T) {
 	}
 	if _, err := targetOf(all, "other", true); err != nil {
 		t.Error(err)
+	}
+}
+
+// An image's labels are its containers'.
+func TestALabelMakesNoSidecar(t *testing.T) {
+	admin := []string{"NET_ADMIN"}
+	pretends := map[string]string{LabelSidecar: "task", labelAttached: "other"}
+	all := []Container{
+		{ID: "agent", Name: "agent", Network: "container:owner", Labels: pretends},
+		{ID: "owner", Name: "task", Capabilities: admin, Labels: map[string]string{LabelSidecar: "task"}},
+		{ID: "other", Name: "other", Network: "bridge", Labels: pretends},
+		{ID: "one", Name: "a-exeat-1", Capabilities: admin, Labels: map[string]string{LabelSidecar: "exeat"}},
+		{ID: "two", Name: "b-exeat-1", Capabilities: admin, Labels: map[string]string{LabelSidecar: "exeat"}},
+	}
+	for name, want := range map[string]string{"task": "owner", "agent": "owner", "other": "", "b-exeat-1": "two", "exeat": ""} {
+		car, err := lookup(all, name)
+		if car.ID != want || (err != nil) != (want == "") {
+			t.Errorf("%s: %q, error %v; want %q", name, car.ID, err, want)
+		}
+	}
+	if _, err := targetOf(all, "other", true); err != nil {
+		t.Errorf("attach to one that its image calls a sidecar: %v", err)
 	}
 }
 
