@@ -55,11 +55,12 @@ vuln: ## look the dependencies up in the Go vulnerability database (needs the in
 sbom: ## write dist/*.cdx.json, what goes into each program (CycloneDX)
 	scripts/sbom
 
-# Of the peers, two are built from their modules, which are no part of the product.
+# Of the peers, two are built from their modules, which are no part of the product; a quick
+# run does without them.
 bench: ## measure against the peers and write bench/RESULTS.md (root only); QUICK=1 takes minutes and checks ratios only
-	cd tools/peers && $(GO) build -trimpath -o ../../bin/peers/ ./coredns github.com/stripe/smokescreen
+	[ "$(QUICK)" = 1 ] || (cd tools/peers && $(GO) build -trimpath -o ../../bin/peers/ ./coredns github.com/stripe/smokescreen)
 	$(GO) build -trimpath -o bin/bench ./bench
-	QUICK=$(QUICK) bin/bench run $(if $(filter 1,$(QUICK)),-o -) $(BENCHFLAGS)
+	QUICK=$(QUICK) bin/bench run $(BENCHFLAGS)
 
 torture: ## wear exeat out: the long variants of e2e/torture, EXEAT_TORTURE (1) of their full length, 40 minutes (root only)
 	mkdir -p dist

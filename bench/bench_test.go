@@ -4,14 +4,13 @@ package main
 
 import (
 	"crypto/tls"
-	"io"
+	"math"
 	"net"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestFigureIsTheMedianBetweenQuartiles(t *testing.T) {
@@ -32,23 +31,22 @@ func TestFigureIsTheMedianBetweenQuartiles(t *testing.T) {
 	}
 }
 
-func TestOnlyARatioMissedBeyondTheSlackGates(t *testing.T) {
+func TestALimitIsMissedByFarBeyondTheSlack(t *testing.T) {
 	for _, c := range []struct {
-		name        string
-		v           verdict
-		met, missed bool
+		name     string
+		v        verdict
+		met, far bool
 	}{
-		{"a limit kept", verdict{got: 1, limit: 1, ratio: true}, true, false},
-		{"a limit missed by 10 %", verdict{got: 1.1, limit: 1, ratio: true}, false, false},
-		{"a limit missed by 20 %", verdict{got: 1.2, limit: 1, ratio: true}, false, true},
-		{"an absolute limit missed by far", verdict{got: 9, limit: 1}, false, false},
-		{"a floor kept", verdict{got: 2, limit: 2, atLeast: true, ratio: true}, true, false},
-		{"a floor missed by 10 %", verdict{got: 1.8, limit: 2, atLeast: true, ratio: true}, false, false},
-		{"a floor missed by half", verdict{got: 1, limit: 2, atLeast: true, ratio: true}, false, true},
+		{"a limit kept", atMost("", 1, 1), true, false},
+		{"a limit missed by 10 %", atMost("", 1.1, 1), false, false},
+		{"a limit missed by 20 %", atMost("", 1.2, 1), false, true},
+		{"a floor kept", atLeast("", 2, 2), true, false},
+		{"a floor missed by 10 %", atLeast("", 1.8, 2), false, false},
+		{"a floor missed by half", atLeast("", 1, 2), false, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if c.v.met() != c.met || c.v.missed() != c.missed {
-				t.Errorf("met %v, missed %v; want %v, %v", c.v.met(), c.v.missed(), c.met, c.missed)
+			if c.v.met() != c.met || c.v.far() != c.far {
+				t.Errorf("met %v, far %v; want %v, %v", c.v.met(), c.v.far(), c.met, c.far)
 			}
 		})
 	}
@@ -118,9 +116,9 @@ func TestASectionIsMarkdown(t *testing.T) {
 	var out strings.Builder
 	section{
 		columns: []string{"peer", "µs"}, rows: [][]string{{"exeat", "7"}},
-		verdicts: []verdict{{what: "µs", got: 7, limit: 5}},
+		verdicts: []verdict{atMost("µs", 7, 5), atMost("µs ÷ haproxy's", math.NaN(), 1)},
 	}.write(&out)
-	want := "| peer | µs |\n|---|---|\n| exeat | 7 |\n\n- **missed**: µs: 7 (≤ 5), by 40 %\n\n"
+	want := "| peer | µs |\n|---|---|\n| exeat | 7 |\n\n- **missed**: µs: 7 (≤ 5), by 40 %\n- not measured: µs ÷ haproxy's\n\n"
 	if out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}
@@ -130,40 +128,5 @@ func TestTheNotesAreReadByTarget(t *testing.T) {
 	got := notesOf("# Notes\n\nWhat was tried.\n\n## P4\n\nOne thing.\n\nAnother.\n\n## P8-direct\nA third.\n")
 	if len(got) != 2 || got["P4"] != "One thing.\n\nAnother." || got["P8-direct"] != "A third." {
 		t.Errorf("got %q", got)
-	}
-}
-
-func TestAGateIsTriedThreeTimesAndJudgedOnlyWhereItIsQuiet(t *testing.T) {
-	miss := section{verdicts: []verdict{{what: "ratio", got: 2, limit: 1, ratio: true}}}
-	for _, c := range []struct {
-		name   string
-		taken  []section // what each try finds
-		busy   bool
-		tries  int
-		judged bool
-		missed int
-	}{
-		{"met at once", []section{{}}, false, 1, true, 0},
-		{"met at the third try", []section{miss, miss, {}}, false, 3, true, 0},
-		{"missed three times", []section{miss, miss, miss}, false, 3, true, 1},
-		{"missed beside others", []section{miss}, true, 1, false, 1},
-		{"met beside others", []section{{}}, true, 1, true, 0},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			tries := 0
-			g := gate{log: io.Discard, until: time.Now().Add(time.Hour), others: func() (float64, error) {
-				if c.busy {
-					return .5, nil
-				}
-				return .01, nil
-			}}
-			s, judged, err := g.measure(nil, target{measure: func(*lab) (section, error) {
-				tries++
-				return c.taken[tries-1], nil
-			}})
-			if err != nil || tries != c.tries || judged != c.judged || len(s.gatesMissed()) != c.missed {
-				t.Errorf("%d tries, judged %v, %d missed, %v", tries, judged, len(s.gatesMissed()), err)
-			}
-		})
 	}
 }

@@ -125,7 +125,7 @@ func (l *load) askInTurn(n int, name func(i int) string, refused bool) ([]time.D
 func resolvers(l *lab) ([]*peer, error) {
 	all := []*peer{
 		{
-			name: "exeat", version: "this tree",
+			name: ours, version: "this tree",
 			command: []string{l.program, "engine", "-dns", "127.0.0.1:{port}", "-upstream", firstOrigin, "-resolve", firstOrigin},
 		},
 		unbound(), coredns(),
@@ -134,9 +134,11 @@ func resolvers(l *lab) ([]*peer, error) {
 	for i, p := range all {
 		p.port = 10100 + i
 		p.address = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(p.port)).String()
-		if installed, err := p.install(l); err != nil {
+		installed, err := l.install(p)
+		if err != nil {
 			return nil, err
-		} else if installed {
+		}
+		if installed {
 			there = append(there, p)
 		}
 	}

@@ -44,24 +44,27 @@ type size struct {
 
 var (
 	full  = size{rounds: 7, bulkBytes: 3 << 30, connections: 4000, trips: 20000, idle: 5000, beside: 2000, questions: 100000}
-	short = size{rounds: 3, bulkBytes: 1 << 30, connections: 1000, trips: 5000, idle: 5000, beside: 2000, questions: 40000}
+	short = size{rounds: 5, bulkBytes: 1 << 30, connections: 2000, trips: 5000, idle: 5000, beside: 2000, questions: 40000}
 )
 
 // lab is two namespaces joined by a cable: the sandbox, with the client and the
 // peers, and the origin's.
 type lab struct {
+	// ctx ends when the run does: nothing is measured any more then.
+	ctx             context.Context
 	size            size
-	dir             string // readable by every uid
-	program         string // this binary, in dir
+	picked          []string // the peers that are wanted; none are all
+	dir             string   // readable by every uid
+	program         string   // this binary, in dir
 	sandbox, beyond netns.NsHandle
 	origin          *process
 	peers           []*peer
 	log             io.Writer
 }
 
-// newLab builds the lab and starts the origin and the peers (nil picks all that
-// are installed).
-func newLab(ctx context.Context, size size, picked []string, ours string, log io.Writer) (*lab, error) {
+// newLab builds the lab and starts the origin and the peers: those picked (none are all)
+// that are installed. command stands in for our engine; "" is our engine.
+func newLab(ctx context.Context, size size, picked []string, command string, log io.Writer) (*lab, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("the lab makes network namespaces: run it as root")
 	}
@@ -69,14 +72,14 @@ func newLab(ctx context.Context, size size, picked []string, ours string, log io
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return nil, fmt.Errorf("allow %d descriptors: %w", descriptors, err)
 	}
-	l := &lab{size: size, log: log, sandbox: netns.None(), beyond: netns.None()}
-	if err := l.build(ctx, picked, ours); err != nil {
+	l := &lab{ctx: ctx, size: size, picked: picked, log: log, sandbox: netns.None(), beyond: netns.None()}
+	if err := l.build(command); err != nil {
 		return nil, errors.Join(err, l.close())
 	}
 	return l, nil
 }
 
-func (l *lab) build(ctx context.Context, picked []string, ours string) error {
+func (l *lab) build(command string) error {
 	if err := l.unpack(); err != nil {
 		return err
 	}
@@ -87,18 +90,41 @@ func (l *lab) build(ctx context.Context, picked []string, ours string) error {
 	if l.origin, err = l.start(l.beyond, 0, l.program, "origin", fmt.Sprintf(":%d", originPort)); err != nil {
 		return err
 	}
-	if l.peers, err = newPeers(l, picked, ours); err != nil {
+	if l.peers, err = newPeers(l, command); err != nil {
 		return err
 	}
 	if err := l.redirect(); err != nil {
 		return err
 	}
-	for _, p := range l.peers {
-		if err := p.start(ctx, l); err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
+	l.peers, err = l.startAll(l.peers, func(p *peer) error { return p.start(l) })
+	return err
+}
+
+// startAll starts peers and gives those that are then measured: a peer's program that
+// does not work here is its own affair.
+func (l *lab) startAll(peers []*peer, start func(p *peer) error) ([]*peer, error) {
+	var running []*peer
+	for _, p := range peers {
+		err := start(p)
+		if err == nil {
+			running = append(running, p)
+			continue
+		}
+		err = fmt.Errorf("%s: %w", p.name, err)
+		if p.name == ours || p.name == direct || l.ctx.Err() != nil {
+			return running, errors.Join(err, p.process.stop())
+		}
+		fmt.Fprintf(l.log, "%v: it is not measured\n", err)
+		if err := p.process.stop(); err != nil {
+			return running, err
 		}
 	}
-	return nil
+	return running, nil
+}
+
+// wants says whether a peer is to be measured.
+func (l *lab) wants(name string) bool {
+	return name == ours || name == direct || len(l.picked) == 0 || contains(l.picked, name)
 }
 
 // unpack makes the lab's directory and copies this binary there, since the peers'
@@ -168,12 +194,8 @@ func configure(addresses ...string) error {
 		"ipv4/tcp_congestion_control": tcpControl,
 		"ipv4/ip_local_port_range":    "12000 65535", // above the ports that peers listen at
 		"ipv4/tcp_tw_reuse":           "1",           // thousands of short connections to one address
-		// What is over leaves the connection table, which is full after two minutes of
-		// set-ups else: then whatever is new is refused, of every peer.
-		"netfilter/nf_conntrack_tcp_timeout_time_wait": "5",
-		"netfilter/nf_conntrack_udp_timeout":           "5",
 	} {
-		if err := os.WriteFile("/proc/sys/net/"+setting, []byte(value), 0o644); err != nil {
+		if err := set(setting, value); err != nil {
 			return err
 		}
 	}
@@ -199,6 +221,11 @@ func configure(addresses ...string) error {
 		}
 	}
 	return nil
+}
+
+// set changes a setting of the network namespace that the thread is in.
+func set(setting, value string) error {
+	return os.WriteFile("/proc/sys/net/"+setting, []byte(value), 0o644)
 }
 
 // redirect sends what goes to a peer's origin address to the peer instead, as a
@@ -237,12 +264,18 @@ func (l *lab) redirect() error {
 		if out, err := nft.CombinedOutput(); err != nil {
 			return fmt.Errorf("nft: %w: %s", err, out)
 		}
-		return nil
+		// What is over leaves the connection table, which is full after two minutes of
+		// set-ups else: then whatever is new is refused, of every peer. The settings are
+		// there when something has asked the kernel to track.
+		return errors.Join(set("netfilter/nf_conntrack_tcp_timeout_time_wait", "5"), set("netfilter/nf_conntrack_udp_timeout", "5"))
 	})
 }
 
-// close stops everything and removes the lab.
+// close stops everything and removes the lab, if there is one.
 func (l *lab) close() error {
+	if l == nil {
+		return nil
+	}
 	var err error
 	for _, p := range l.peers {
 		err = errors.Join(err, p.process.stop())

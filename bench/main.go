@@ -10,8 +10,10 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
 func main() {
@@ -32,7 +34,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	switch args[0] {
 	case "run":
-		return runLab(ctx, args[1:], stdout, stderr)
+		return runLab(ctx, args[1:], stderr)
 	case "plots":
 		return runPlots(ctx, args[1:], stderr)
 	case "origin":
@@ -45,66 +47,119 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return fmt.Errorf("unknown part %q", args[0])
 }
 
-// runLab measures the targets and writes what it found.
-func runLab(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+// options are those of bench run.
+type options struct {
+	quick          bool
+	only, peers    []string
+	command        string
+	notes, results string
+	size           size
+}
+
+// quickPeers are those that a gate compares us with. They come from Debian, and so a
+// quick run needs nothing from the internet but what the tests need.
+var quickPeers = []string{"haproxy", "unbound"}
+
+func parseOptions(args []string, stderr io.Writer) (options, error) {
 	flags := flag.NewFlagSet("bench run", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	quick := flags.Bool("quick", os.Getenv("QUICK") == "1", "fewer and shorter rounds, and fail where a ratio is missed by more than 15 %")
+	o := options{size: full}
+	flags.BoolVar(&o.quick, "quick", os.Getenv("QUICK") == "1", "measure what has gates, less of it, and fail where one is missed by more than 15 % in every try")
 	only := flags.String("only", "", "comma-separated targets, e.g. P1,P4")
-	peers := flags.String("peers", "", "comma-separated peers, e.g. haproxy; default all that are installed")
-	ours := flags.String("engine", "", "our side: a command that redirects as it likes is given {port} and {uid} (default: the bench's own engine)")
-	rounds := flags.Int("rounds", 0, "how often everything is measured (default 7; 3 where quick)")
-	notes := flags.String("notes", "bench/notes.md", "what was tried for the targets that are missed")
-	results := flags.String("o", "bench/RESULTS.md", "where the results are written; - for none")
+	peers := flags.String("peers", "", "comma-separated peers, e.g. haproxy; default all that are installed, where quick "+strings.Join(quickPeers, ","))
+	flags.StringVar(&o.command, "engine", "", "our side: a command that redirects as it likes is given {port} and {uid} (default: the bench's own engine)")
+	rounds := flags.Int("rounds", 0, fmt.Sprintf("how often everything is measured (default %d; %d where quick)", full.rounds, short.rounds))
+	flags.StringVar(&o.notes, "notes", "bench/notes.md", "what was tried for the targets that are missed")
+	flags.StringVar(&o.results, "o", "bench/RESULTS.md", "where the results are written; - for none, as where quick")
 	if err := flags.Parse(args); err != nil {
-		return err
+		return o, err
 	}
-	size := full
-	if *quick {
-		size = short
+	o.only, o.peers = list(*only), list(*peers)
+	if o.quick {
+		o.size, o.results = short, "-"
+		if len(o.peers) == 0 {
+			o.peers = quickPeers
+		}
 	}
 	if *rounds > 0 {
-		size.rounds = *rounds
+		o.size.rounds = *rounds
 	}
-	tried, err := os.ReadFile(*notes)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+	for _, id := range o.only {
+		if !slices.ContainsFunc(targets(), func(t target) bool { return strings.EqualFold(t.id, id) }) {
+			return o, fmt.Errorf("there is no target %q", id)
+		}
 	}
-	lab, err := newLab(ctx, size, list(*peers), *ours, stderr)
+	return o, nil
+}
+
+// wanted are the targets that a run measures.
+func (o options) wanted() []target {
+	var all []target
+	for _, t := range targets() {
+		if len(o.only) > 0 && !contains(o.only, t.id) || len(o.only) == 0 && o.quick && !t.gates {
+			continue
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+// runLab measures the targets and writes what it found.
+func runLab(ctx context.Context, args []string, stderr io.Writer) error {
+	o, err := parseOptions(args, stderr)
 	if err != nil {
 		return err
 	}
-	report, measure := newReport(lab, string(tried)), once
-	var gates *gate
-	if *quick {
-		gates = newGate(stderr)
-		measure = gates.measure
-	}
-	for _, t := range targets() {
-		if picked := list(*only); len(picked) > 0 && !contains(picked, t.id) {
-			continue
-		}
-		if ctx.Err() != nil {
-			return errors.Join(ctx.Err(), lab.close())
-		}
-		fmt.Fprintf(stderr, "%s %s\n", t.id, t.title)
-		section, judged, err := measure(lab, t)
-		if err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", t.id, err), lab.close())
-		}
-		report.add(t, section, judged)
-		section.write(stderr)
-	}
-	if err := lab.close(); err != nil {
+	if err := confine(); err != nil {
 		return err
 	}
-	return report.finish(*results, gates, stderr)
+	if o.quick {
+		return judgeAll(ctx, o, stderr)
+	}
+	tried, err := os.ReadFile(o.notes)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	l, err := newLab(ctx, o.size, o.peers, o.command, stderr)
+	if err != nil {
+		return err
+	}
+	report := newReport(l, string(tried))
+	for _, t := range o.wanted() {
+		fmt.Fprintf(stderr, "%s %s\n", t.id, t.title)
+		s, err := t.measure(l)
+		if err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", t.id, err), l.close())
+		}
+		report.add(t, s)
+		s.write(stderr)
+	}
+	if err := l.close(); err != nil {
+		return err
+	}
+	return report.finish(o.results, stderr)
 }
 
-// once measures a target that gates nothing.
-func once(l *lab, t target) (s section, judged bool, err error) {
-	s, err = t.measure(l)
-	return s, true, err
+// judgeAll is the quick run.
+func judgeAll(ctx context.Context, o options, stderr io.Writer) error {
+	timed, cancel := context.WithTimeout(ctx, quickLimit)
+	defer cancel()
+	j := &judge{log: stderr, listen: listen, began: time.Now(), open: func() (*lab, error) {
+		return newLab(timed, o.size, o.peers, o.command, stderr)
+	}}
+	for _, t := range o.wanted() {
+		fmt.Fprintf(stderr, "%s %s\n", t.id, t.title)
+		s, err := j.measure(timed, t)
+		if err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", t.id, err), j.lab.close())
+		}
+		s.write(stderr)
+	}
+	if err := j.lab.close(); err != nil {
+		return err
+	}
+	fmt.Fprintf(stderr, "the run took %v (budget %v)\n", time.Since(j.began).Round(time.Second), quickLimit)
+	return j.verdict()
 }
 
 func list(s string) []string {
@@ -112,10 +167,5 @@ func list(s string) []string {
 }
 
 func contains(all []string, one string) bool {
-	for _, a := range all {
-		if strings.EqualFold(a, one) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(all, func(a string) bool { return strings.EqualFold(a, one) })
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -30,7 +29,7 @@ func memory(l *lab) (section, error) {
 			{&targets, func() (float64, error) { return l.engineMemory(manyOf, 0) }},
 			{&names, func() (float64, error) { return l.engineMemory(0, manyOf) }},
 			{&flows, func() (float64, error) {
-				return memoryWith(context.Background(), l, l.named("exeat"), l.size.idle)
+				return memoryWith(l, l.named(ours), l.size.idle)
 			}},
 		} {
 			mb, err := m.measure()
@@ -52,9 +51,9 @@ func memory(l *lab) (section, error) {
 	add(fmt.Sprintf("%d targets", manyOf), targets, manyOf)
 	more := add(fmt.Sprintf("%d names in the cache", manyOf), names, manyOf)
 	s.verdicts = append(s.verdicts,
-		verdict{"RSS MB at rest", base.median, restLimit, false, false},
-		verdict{fmt.Sprintf("RSS MB that %d names add", manyOf), more, namesLimit, false, false})
-	return s, l.named("exeat").restart(context.Background(), l)
+		atMost("RSS MB at rest", base.median, restLimit),
+		atMost(fmt.Sprintf("RSS MB that %d names add", manyOf), more, namesLimit))
+	return s, l.named(ours).restart(l)
 }
 
 // newEngine is a peer that is our engine with resolver and proxy, on ports of its own.

@@ -38,8 +38,8 @@ func daemonStarts(l *lab) (section, error) {
 	first, passed := figureOfValues(answers), figureOfValues(ready)
 	s.rows = append(s.rows, []string{"rules in force, control socket answers", first.format("%.0f")}, []string{"ready, the probe passed", passed.format("%.0f")})
 	s.verdicts = append(s.verdicts,
-		verdict{"ms from exeatd's start until it enforces and answers", first.median, 150, false, false},
-		verdict{"ms from exeatd's start until it is ready", passed.median, 1000, false, false})
+		atMost("ms from exeatd's start until it enforces and answers", first.median, 150),
+		atMost("ms from exeatd's start until it is ready", passed.median, 1000))
 	return s, nil
 }
 

@@ -35,6 +35,6 @@ func starts(l *lab) (section, error) {
 	}
 	plain, ours := figureOfValues(times[0]), figureOfValues(times[1])
 	s.rows = append(s.rows, []string{"true", plain.format("%.1f")}, []string{"exeat run -- true", ours.format("%.1f")})
-	s.verdicts = append(s.verdicts, verdict{"ms added by exeat run", ours.median - plain.median, 50, false, false})
+	s.verdicts = append(s.verdicts, atMost("ms added by exeat run", ours.median-plain.median, 50))
 	return s, nil
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 )
@@ -16,7 +15,7 @@ func idleTunnels(l *lab) (section, error) {
 		if p.name == direct {
 			continue
 		}
-		if err := p.restart(context.Background(), l); err != nil {
+		if err := p.restart(l); err != nil {
 			return s, err
 		}
 		before, err := p.process.usage()
@@ -37,22 +36,22 @@ func idleTunnels(l *lab) (section, error) {
 			p.name, fmt.Sprintf("%.1f", before.rss/1e6), fmt.Sprintf("%.1f", during.rss/1e6),
 			fmt.Sprintf("%.2f", each), fmt.Sprintf("%.2f", fds), fmt.Sprint(held.Failed),
 		})
-		if p.name == "exeat" {
+		if p.name == ours {
 			s.verdicts = append(s.verdicts,
-				verdict{"tunnels that failed", float64(held.Failed), 0, false, true},
-				verdict{"descriptors a tunnel", fds, 2.01, false, true},
-				verdict{"KB a tunnel", each, 3, false, true},
-				verdict{"KB a tunnel, stretch", each, 1, false, false},
-				verdict{"RSS MB at rest", before.rss / 1e6, 15, false, true})
+				atMost("tunnels that failed", float64(held.Failed), 0).gates(),
+				atMost("descriptors a tunnel", fds, 2.01).gates(),
+				atMost("KB a tunnel", each, 3).gates(),
+				atMost("KB a tunnel, stretch", each, 1),
+				atMost("RSS MB at rest", before.rss/1e6, 15).gates())
 		}
 	}
 	return s, nil
 }
 
 // restart gives a peer as it is when it has just been started.
-func (p *peer) restart(ctx context.Context, l *lab) error {
+func (p *peer) restart(l *lab) error {
 	if err := p.process.stop(); err != nil {
 		return err
 	}
-	return p.start(ctx, l)
+	return p.start(l)
 }

@@ -6,7 +6,7 @@ import "fmt"
 
 // setup is P4: what a proxy adds to the time from connect to the first byte of
 // the answer, p50 and p99 at most haproxy's; at most 220 µs of processor time a
-// connection (stretch 160).
+// connection (stretch 160), which was haproxy's.
 func setup(l *lab) (section, error) {
 	s := section{columns: []string{"peer", "p50 µs", "p99 µs", "added p50", "added p99", "proxy µs CPU a connection", "connections/s ÷ direct"}}
 	one, err := l.rounds(l.peers, func(p *peer) (sample, error) { return l.load(p, "setup", l.size.connections, 1) })
@@ -17,29 +17,22 @@ func setup(l *lab) (section, error) {
 	if err != nil {
 		return s, err
 	}
-	p50 := func(name string) figure { return figureOf(one[name], func(s sample) float64 { return s.P50 }) }
-	p99 := func(name string) figure { return figureOf(one[name], func(s sample) float64 { return s.P99 }) }
-	cpu := func(name string) figure {
-		return figureOf(one[name], func(s sample) float64 { return s.proxy / s.Units * 1e6 })
+	rate := func(name string) figure {
+		return many.of(name, func(s sample) float64 { return s.Units / s.Seconds })
 	}
-	rate := func(name string) float64 {
-		return figureOf(many[name], func(s sample) float64 { return s.Units / s.Seconds }).median
-	}
-	added := func(f func(string) figure, name string) figure {
-		return figure{median: f(name).median - f(direct).median}
-	}
+	cost := func(name string) figure { return one.of(name, sample.proxyEach) }
 	for _, p := range l.peers {
 		s.rows = append(s.rows, []string{
-			p.name, p50(p.name).format("%.0f"), p99(p.name).format("%.0f"),
-			fmt.Sprintf("%.0f", added(p50, p.name).median), fmt.Sprintf("%.0f", added(p99, p.name).median),
-			cpu(p.name).format("%.0f"), fmt.Sprintf("%.2f", rate(p.name)/rate(direct)),
+			p.name, one.of(p.name, sample.p50).format("%.0f"), one.of(p.name, sample.p99).format("%.0f"),
+			fmt.Sprintf("%.0f", one.added(p.name, sample.p50).median), fmt.Sprintf("%.0f", one.added(p.name, sample.p99).median),
+			cost(p.name).format("%.0f"), fmt.Sprintf("%.2f", rate(p.name).over(rate(direct))),
 		})
 	}
-	has := l.named("haproxy") != nil
-	s.verdicts = against(s.verdicts, "added p50", "haproxy", added(p50, "exeat"), added(p50, "haproxy"), has, 1, false)
-	s.verdicts = against(s.verdicts, "added p99", "haproxy", added(p99, "exeat"), added(p99, "haproxy"), has, 1, false)
 	s.verdicts = append(s.verdicts,
-		verdict{"µs CPU a connection", cpu("exeat").median, 220, false, false},
-		verdict{"µs CPU a connection, stretch", cpu("exeat").median, 160, false, false})
+		atMost("added p50 ÷ haproxy's", one.added(ours, sample.p50).over(one.added("haproxy", sample.p50)), 1).tells(),
+		atMost("added p99 ÷ haproxy's", one.added(ours, sample.p99).over(one.added("haproxy", sample.p99)), 1).tells(),
+		atMost("CPU a connection ÷ haproxy's", cost(ours).over(cost("haproxy")), 1).gates(),
+		atMost("µs CPU a connection", cost(ours).median, 220),
+		atMost("µs CPU a connection, stretch", cost(ours).median, 160))
 	return s, nil
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 )
@@ -16,11 +15,12 @@ func questions(l *lab) (section, error) {
 	if err != nil {
 		return s, err
 	}
+	peers, err = l.startAll(peers, func(p *peer) error { return p.startResolver(l) })
+	if err != nil {
+		return s, errors.Join(err, stopAll(peers))
+	}
 	for _, p := range peers {
 		s.notes = append(s.notes, p.name+": "+p.version)
-		if err := p.startResolver(l); err != nil {
-			return s, errors.Join(err, stopAll(peers))
-		}
 	}
 	cost := map[string]figure{} // by resolver and kind
 	for _, kind := range []string{askHit, askMiss, askDenied} {
@@ -37,28 +37,29 @@ func questions(l *lab) (section, error) {
 			return s, errors.Join(err, stopAll(peers))
 		}
 		for _, p := range peers {
-			cpu := figureOf(many[p.name], func(s sample) float64 { return s.proxy / s.Units * 1e6 })
-			p99 := figureOf(single[p.name], func(s sample) float64 { return s.P99 })
+			cpu, p99 := many.of(p.name, sample.proxyEach), single.of(p.name, sample.p99)
 			cost[p.name+kind] = cpu
 			s.rows = append(s.rows, []string{
 				p.name, kind, cpu.format("%.1f"),
-				figureOf(single[p.name], func(s sample) float64 { return s.P50 }).format("%.0f"), p99.format("%.0f"),
+				single.of(p.name, sample.p50).format("%.0f"), p99.format("%.0f"),
 			})
-			if p.name == "exeat" && kind == askHit {
-				s.verdicts = append(s.verdicts, verdict{"p99 µs of a hit", p99.median, 120, false, false})
+			if p.name == ours && kind == askHit {
+				s.verdicts = append(s.verdicts, atMost("p99 µs of a hit", p99.median, 120))
 			}
 		}
 	}
-	for _, kind := range []string{askHit, askDenied} {
-		s.verdicts = against(s.verdicts, kind+", CPU a query", "unbound", cost["exeat"+kind], cost["unbound"+kind], true, 1.2, false)
-	}
-	s.verdicts = append(s.verdicts, verdict{"miss, CPU µs a query", cost["exeat"+askMiss].median, 40, false, false})
+	overUnbound := func(kind string) float64 { return cost[ours+kind].over(cost["unbound"+kind]) }
+	s.verdicts = append(s.verdicts,
+		atMost("hit, CPU a query ÷ unbound's", overUnbound(askHit), 1.2).gates(),
+		atMost("denied, CPU a query ÷ unbound's", overUnbound(askDenied), 1.2).gates(),
+		atMost("miss, CPU a query ÷ unbound's", overUnbound(askMiss), 1.2).gates(),
+		atMost("miss, CPU µs a query", cost[ours+askMiss].median, 40))
 	return s, stopAll(peers)
 }
 
 // startResolver starts a resolver and waits until it answers.
 func (p *peer) startResolver(l *lab) error {
-	return p.startAs(context.Background(), l, func() error {
+	return p.startAs(l, func() error {
 		_, err := l.load(p, askHit, 1, 1)
 		return err
 	})

@@ -66,7 +66,7 @@ func answers(l *lab) (section, error) {
 	}
 	r := timed(times)
 	s.rows = append(s.rows, []string{"an address more", fmt.Sprintf("%.0f", r.P50), fmt.Sprintf("%.0f", r.P99)})
-	s.verdicts = append(s.verdicts, verdict{"p50 µs", r.P50, 60, false, false}, verdict{"p99 µs", r.P99, 300, false, false})
+	s.verdicts = append(s.verdicts, atMost("p50 µs", r.P50, 60), atMost("p99 µs", r.P99, 300))
 	return s, done()
 }
 
@@ -102,9 +102,9 @@ func swaps(l *lab) (section, error) {
 			timeCompile(l, base).format("%.1f"),
 		})
 		s.verdicts = append(s.verdicts,
-			verdict{fmt.Sprintf("ms to allow one more, of %d", size.targets), one.median, 1, false, false},
-			verdict{fmt.Sprintf("ms to allow one fewer, of %d", size.targets), less.median, 1, false, false},
-			verdict{fmt.Sprintf("ms to swap %d targets", size.targets), every.median, size.limit, false, false})
+			atMost(fmt.Sprintf("ms to allow one more, of %d", size.targets), one.median, 1),
+			atMost(fmt.Sprintf("ms to allow one fewer, of %d", size.targets), less.median, 1),
+			atMost(fmt.Sprintf("ms to swap %d targets", size.targets), every.median, size.limit))
 	}
 	return s, nil
 }

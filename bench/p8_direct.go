@@ -50,8 +50,8 @@ func directRevocation(l *lab) (section, error) {
 	}
 	s.rows = append(s.rows, active.row("one that sends all the time"), silent.row(fmt.Sprintf("%d silent of %d", silentFlows, l.size.idle)))
 	s.verdicts = append(s.verdicts,
-		verdict{"ms after the commit that an active direct flow passes", active.late.median, 1, false, false},
-		verdict{fmt.Sprintf("ms from the commit until %d silent flows of %d are reset", silentFlows, l.size.idle), silent.late.median, 20, false, false})
+		atMost("ms after the commit that an active direct flow passes", active.late.median, 1),
+		atMost(fmt.Sprintf("ms from the commit until %d silent flows of %d are reset", silentFlows, l.size.idle), silent.late.median, 20))
 	return s, d.close()
 }
 

@@ -14,15 +14,14 @@ import (
 // revocation is P8's proxied half: a swap that forbids 5,000 open flows takes at
 // most 50 ms until not one more byte of them is sent.
 func revocation(l *lab) (section, error) {
-	p := l.named("exeat")
+	p := l.named(ours)
 	s := section{columns: []string{"flows", "ms until nothing more passes", "proxy CPU ms until all are closed"}}
-	if p == nil || p.command[0] != l.program {
+	if p.command[0] != l.program {
 		return s, nil // the product is swapped over its own socket: another bench
 	}
-	ctx := context.Background()
 	var times, costs []float64
 	for range l.size.rounds {
-		if err := p.restart(ctx, l); err != nil {
+		if err := p.restart(l); err != nil {
 			return s, err
 		}
 		held, err := l.hold(p, l.size.idle)
@@ -33,7 +32,7 @@ func revocation(l *lab) (section, error) {
 		if err != nil {
 			return s, err
 		}
-		took, err := p.swap(ctx, int(held.Units))
+		took, err := p.swap(l.ctx, int(held.Units))
 		if err := errors.Join(err, held.release()); err != nil {
 			return s, err
 		}
@@ -43,12 +42,12 @@ func revocation(l *lab) (section, error) {
 		}
 		times, costs = append(times, took), append(costs, (after.cpu-before.cpu)*1e3)
 	}
-	if err := p.restart(ctx, l); err != nil {
+	if err := p.restart(l); err != nil {
 		return s, err
 	}
 	took := figureOfValues(times)
 	s.rows = append(s.rows, []string{fmt.Sprint(l.size.idle), took.format("%.1f"), figureOfValues(costs).format("%.0f")})
-	s.verdicts = append(s.verdicts, verdict{fmt.Sprintf("ms to revoke %d proxied flows", l.size.idle), took.median, 50, false, false})
+	s.verdicts = append(s.verdicts, atMost(fmt.Sprintf("ms to revoke %d proxied flows", l.size.idle), took.median, 50))
 	return s, nil
 }
 

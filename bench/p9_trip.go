@@ -12,16 +12,14 @@ func roundTrip(l *lab) (section, error) {
 	if err != nil {
 		return s, err
 	}
-	p50 := func(name string) figure { return figureOf(taken[name], func(s sample) float64 { return s.P50 }) }
-	added := func(name string) figure { return figure{median: p50(name).median - p50(direct).median} }
 	for _, p := range l.peers {
 		s.rows = append(s.rows, []string{
-			p.name, p50(p.name).format("%.1f"),
-			figureOf(taken[p.name], func(s sample) float64 { return s.P99 }).format("%.0f"),
-			fmt.Sprintf("%.1f", added(p.name).median),
-			figureOf(taken[p.name], func(s sample) float64 { return s.proxy / s.Units * 1e6 }).format("%.1f"),
+			p.name, taken.of(p.name, sample.p50).format("%.1f"), taken.of(p.name, sample.p99).format("%.0f"),
+			fmt.Sprintf("%.1f", taken.added(p.name, sample.p50).median), taken.of(p.name, sample.proxyEach).format("%.1f"),
 		})
 	}
-	s.verdicts = against(s.verdicts, "added p50", "haproxy", added("exeat"), added("haproxy"), l.named("haproxy") != nil, 1, false)
+	s.verdicts = append(s.verdicts,
+		atMost("added p50 ÷ haproxy's", taken.added(ours, sample.p50).over(taken.added("haproxy", sample.p50)), 1).tells(),
+		atMost("proxy CPU a trip ÷ haproxy's", taken.of(ours, sample.proxyEach).over(taken.of("haproxy", sample.proxyEach)), 1).gates())
 	return s, nil
 }

@@ -4,7 +4,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -16,8 +15,12 @@ import (
 	"time"
 )
 
-// direct is the peer that is no peer: the client goes straight to the origin.
-const direct = "direct"
+// Two peers are none: ours, and the direct way, which the client goes straight to the
+// origin.
+const (
+	ours   = "exeat"
+	direct = "direct"
+)
 
 // peer is a proxy under measurement.
 type peer struct {
@@ -36,16 +39,16 @@ type peer struct {
 	process *process
 }
 
-// newPeers sets up those that are picked, or all that are installed. Ours and
-// the direct way are always there.
-func newPeers(l *lab, picked []string, ours string) ([]*peer, error) {
+// newPeers sets up those that are wanted and installed. Ours, which a command may
+// stand in for, and the direct way are always there.
+func newPeers(l *lab, command string) ([]*peer, error) {
 	all := []*peer{
 		{name: direct, version: "-"},
-		{name: "exeat", version: "this tree", command: []string{l.program, "engine", "-listen", ":{port}", "-resolve", "{origin}"}},
+		{name: ours, version: "this tree", command: []string{l.program, "engine", "-listen", ":{port}", "-resolve", "{origin}"}},
 		haproxy(), squid(), smokescreen(), tinyproxy(),
 	}
-	if ours != "" {
-		all[1].command = strings.Fields(ours)
+	if command != "" {
+		all[1].command = strings.Fields(command)
 	}
 	var peers []*peer
 	address := netip.MustParseAddr(firstOrigin)
@@ -56,22 +59,24 @@ func newPeers(l *lab, picked []string, ours string) ([]*peer, error) {
 			peers = append(peers, p)
 			continue
 		}
-		if len(picked) > 0 && p.name != "exeat" && !contains(picked, p.name) {
-			continue
-		}
-		if there, err := p.install(l); err != nil {
+		there, err := l.install(p)
+		if err != nil {
 			return nil, err
-		} else if there {
+		}
+		if there {
 			peers = append(peers, p)
 		}
 	}
 	return peers, nil
 }
 
-// install prepares a peer where its program is there. One that is built from its
-// module (tools/peers) lies beside this binary, and is copied to where every uid
-// reaches it.
-func (p *peer) install(l *lab) (bool, error) {
+// install prepares a peer and says whether it is measured: where it is wanted, and its
+// program is there and works. One that is built from its module (tools/peers) lies beside
+// this binary, and is copied to where every uid reaches it.
+func (l *lab) install(p *peer) (bool, error) {
+	if !l.wants(p.name) {
+		return false, nil
+	}
 	if self, err := os.Executable(); err == nil {
 		built := filepath.Join(filepath.Dir(self), "peers", p.command[0])
 		if program, err := os.ReadFile(built); err == nil {
@@ -81,11 +86,32 @@ func (p *peer) install(l *lab) (bool, error) {
 			}
 		}
 	}
-	if _, err := exec.LookPath(p.command[0]); err != nil {
-		fmt.Fprintf(l.log, "%s is not installed and not measured\n", p.name)
+	path, err := exec.LookPath(p.command[0])
+	if err == nil {
+		err = p.ask(path)
+	}
+	if err != nil && p.name != ours {
+		fmt.Fprintf(l.log, "%s is not measured: %v\n", p.name, err)
 		return false, nil
 	}
+	if err != nil {
+		return false, err
+	}
 	return true, p.prepare(l.dir)
+}
+
+// ask has the program say which version it is.
+func (p *peer) ask(path string) error {
+	if p.version != "" {
+		return nil
+	}
+	flag := cmp.Or(p.versionFlag, "-v")
+	out, err := exec.Command(path, flag).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s %s: %w: %s", path, flag, err, out)
+	}
+	p.version, _, _ = strings.Cut(strings.TrimSpace(string(out)), "\n")
+	return nil
 }
 
 // prepare fills in what the lab decides, and writes the peer's configuration.
@@ -96,27 +122,19 @@ func (p *peer) prepare(dir string) error {
 	for i := range p.command {
 		p.command[i] = fill.Replace(p.command[i])
 	}
-	if p.version == "" {
-		flag := cmp.Or(p.versionFlag, "-v")
-		out, err := exec.Command(p.command[0], flag).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%s %s: %w", p.command[0], flag, err)
-		}
-		p.version, _, _ = strings.Cut(strings.TrimSpace(string(out)), "\n")
-	}
 	return os.WriteFile(config, []byte(fill.Replace(p.config)), 0o644)
 }
 
 // start runs the peer and waits until a connection goes through it.
-func (p *peer) start(ctx context.Context, l *lab) error {
-	return p.startAs(ctx, l, func() error {
+func (p *peer) start(l *lab) error {
+	return p.startAs(l, func() error {
 		_, err := l.load(p, "setup", 1, 1)
 		return err
 	})
 }
 
 // startAs runs the peer and waits until try succeeds.
-func (p *peer) startAs(ctx context.Context, l *lab, try func() error) error {
+func (p *peer) startAs(l *lab, try func() error) error {
 	var err error
 	running := l.origin
 	if p.name != direct {
@@ -136,7 +154,7 @@ func (p *peer) startAs(ctx context.Context, l *lab, try func() error) error {
 		if dead := running.alive(); dead != nil {
 			return dead
 		}
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
+		if err := pause(l.ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 	}

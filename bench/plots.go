@@ -24,17 +24,17 @@ func runPlots(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(drawAll(ctx, l, *to, stderr), l.close())
+	return errors.Join(drawAll(l, *to, stderr), l.close())
 }
 
 // drawAll measures and draws every chart.
-func drawAll(ctx context.Context, l *lab, dir string, stderr io.Writer) error {
+func drawAll(l *lab, dir string, stderr io.Writer) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	for _, chart := range []struct {
 		name string
-		draw func(context.Context, *lab) (plot, error)
+		draw func(*lab) (plot, error)
 	}{
 		{"memory-by-tunnels", memoryByTunnels},
 		{"revocation-by-flows", revocationByFlows},
@@ -44,7 +44,7 @@ func drawAll(ctx context.Context, l *lab, dir string, stderr io.Writer) error {
 		{"memory-by-names", memoryByNames},
 		{"memory-by-agents", memoryByAgents},
 	} {
-		p, err := chart.draw(ctx, l)
+		p, err := chart.draw(l)
 		if err != nil {
 			return fmt.Errorf("%s: %w", chart.name, err)
 		}
@@ -61,7 +61,7 @@ func drawAll(ctx context.Context, l *lab, dir string, stderr io.Writer) error {
 var steps = []int{0, 1000, 2000, 3000, 4000, 5000}
 
 // memoryByTunnels is the resident memory with so many idle tunnels.
-func memoryByTunnels(ctx context.Context, l *lab) (plot, error) {
+func memoryByTunnels(l *lab) (plot, error) {
 	p := plot{title: "Memory by idle tunnels", x: "idle tunnels", y: "RSS, MB"}
 	for _, peer := range l.peers {
 		if peer.name == direct {
@@ -69,7 +69,7 @@ func memoryByTunnels(ctx context.Context, l *lab) (plot, error) {
 		}
 		of := line{name: peer.name}
 		for _, n := range steps {
-			mb, err := memoryWith(ctx, l, peer, n)
+			mb, err := memoryWith(l, peer, n)
 			if err != nil {
 				return p, err
 			}
@@ -80,8 +80,8 @@ func memoryByTunnels(ctx context.Context, l *lab) (plot, error) {
 	return p, nil
 }
 
-func memoryWith(ctx context.Context, l *lab, p *peer, n int) (float64, error) {
-	if err := p.restart(ctx, l); err != nil {
+func memoryWith(l *lab, p *peer, n int) (float64, error) {
+	if err := p.restart(l); err != nil {
 		return 0, err
 	}
 	if n == 0 {
@@ -97,19 +97,19 @@ func memoryWith(ctx context.Context, l *lab, p *peer, n int) (float64, error) {
 }
 
 // revocationByFlows is how long a swap takes that forbids so many open flows.
-func revocationByFlows(ctx context.Context, l *lab) (plot, error) {
+func revocationByFlows(l *lab) (plot, error) {
 	p := plot{title: "Revoking every proxied flow", x: "open flows", y: "ms until nothing more passes"}
-	ours := l.named("exeat")
-	of := line{name: "exeat", points: [][2]float64{{0, 0}}}
+	engine := l.named(ours)
+	of := line{name: ours, points: [][2]float64{{0, 0}}}
 	for _, n := range steps[1:] {
-		if err := ours.restart(ctx, l); err != nil {
+		if err := engine.restart(l); err != nil {
 			return p, err
 		}
-		held, err := l.hold(ours, n)
+		held, err := l.hold(engine, n)
 		if err != nil {
 			return p, err
 		}
-		took, err := ours.swap(ctx, int(held.Units))
+		took, err := engine.swap(l.ctx, int(held.Units))
 		if err := errors.Join(err, held.release()); err != nil {
 			return p, err
 		}
@@ -120,9 +120,9 @@ func revocationByFlows(ctx context.Context, l *lab) (plot, error) {
 }
 
 // swapByTargets is how long the kernel takes to enforce another policy.
-func swapByTargets(_ context.Context, l *lab) (plot, error) {
+func swapByTargets(l *lab) (plot, error) {
 	p := plot{title: "Swapping every address target", x: "targets", y: "ms until the kernel enforces it"}
-	of := line{name: "exeat", points: [][2]float64{{0, 0}}}
+	of := line{name: ours, points: [][2]float64{{0, 0}}}
 	for _, n := range []int{1000, 10000, 25000, 50000, 75000, 100000} {
 		there, back, err := timeSwaps(l, inNet(10, n), inNet(11, n))
 		if err != nil {

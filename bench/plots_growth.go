@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,7 +11,7 @@ import (
 )
 
 // directRevocationByFlows is what revoking a hundred silent flows takes among so many.
-func directRevocationByFlows(_ context.Context, _ *lab) (plot, error) {
+func directRevocationByFlows(_ *lab) (plot, error) {
 	p := plot{title: fmt.Sprintf("Revoking %d silent direct flows", silentFlows), x: "open flows", y: "ms from the commit"}
 	d, err := newDirectLab()
 	if err != nil {
@@ -40,9 +39,9 @@ func directRevocationByFlows(_ context.Context, _ *lab) (plot, error) {
 }
 
 // memoryByTargets is what an engine holds with so many targets.
-func memoryByTargets(_ context.Context, l *lab) (plot, error) {
+func memoryByTargets(l *lab) (plot, error) {
 	p := plot{title: "Memory by targets of the policy", x: "targets (names)", y: "RSS, MB"}
-	of := line{name: "exeat"}
+	of := line{name: ours}
 	for _, n := range []int{0, 10000, 25000, 50000, 75000, 100000} {
 		mb, err := l.engineMemory(n, 0)
 		if err != nil {
@@ -56,9 +55,9 @@ func memoryByTargets(_ context.Context, l *lab) (plot, error) {
 
 // memoryByNames is what resolvers hold that were asked for so many names; ours keeps
 // 10,000.
-func memoryByNames(_ context.Context, l *lab) (plot, error) {
+func memoryByNames(l *lab) (plot, error) {
 	p := plot{title: "Memory by names asked for", x: "names", y: "RSS, MB"}
-	ours := line{name: "exeat"}
+	ours := line{name: ours}
 	for _, n := range []int{0, 2500, 5000, 10000, 15000, 20000} {
 		mb, err := l.engineMemory(0, n)
 		if err != nil {
@@ -107,9 +106,9 @@ func (l *lab) unboundMemory(names int) (mb float64, measured bool, err error) {
 
 // memoryByAgents is what the engines of so many sandboxes hold together: one each,
 // and pages that they share counted once.
-func memoryByAgents(_ context.Context, l *lab) (plot, error) {
+func memoryByAgents(l *lab) (plot, error) {
 	p := plot{title: "Memory by agents, one engine each", x: "agents", y: "PSS of all engines, MB"}
-	of := line{name: "exeat", points: [][2]float64{{0, 0}}}
+	of := line{name: ours, points: [][2]float64{{0, 0}}}
 	var running []*peer
 	for _, n := range []int{1, 2, 4, 8, 16, 24, 32} {
 		for len(running) < n {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // process is something the lab has started.
@@ -90,9 +91,6 @@ type usage struct {
 	descriptors float64
 }
 
-// clockTick is the unit of times in /proc/PID/stat (proc(5), sysconf(_SC_CLK_TCK)).
-const clockTick = 10 * time.Millisecond
-
 // usage adds up the process and everything below it.
 func (p *process) usage() (usage, error) {
 	var u usage
@@ -104,17 +102,15 @@ func (p *process) usage() (usage, error) {
 		return u, err
 	}
 	for _, pid := range pids {
-		fields, err := statOf(pid)
+		_, fields, err := statOf(pid)
 		if err != nil {
 			return u, err
 		}
-		for _, at := range []int{11, 12} { // utime, stime
-			ticks, err := strconv.ParseUint(fields[at], 10, 64)
-			if err != nil {
-				return u, err
-			}
-			u.cpu += (time.Duration(ticks) * clockTick).Seconds()
+		seconds, err := clockOf(pid)
+		if err != nil {
+			return u, err
 		}
+		u.cpu += seconds
 		pages, err := strconv.ParseUint(fields[21], 10, 64)
 		if err != nil {
 			return u, err
@@ -129,17 +125,33 @@ func (p *process) usage() (usage, error) {
 	return u, nil
 }
 
-// statOf gives the fields of /proc/PID/stat from the third (state) on.
-func statOf(pid int) ([]string, error) {
+// clockOf is the processor time of a process, of threads that have ended too, in seconds
+// by its own clock (clock_getcpuclockid(3)): /proc counts in hundredths, which is a tenth
+// of what some of these measurements are.
+func clockOf(pid int) (float64, error) {
+	const scheduled = 2 // CPUCLOCK_SCHED of linux/posix-timers.h
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|scheduled), &t); err != nil {
+		return 0, fmt.Errorf("the clock of process %d: %w", pid, err)
+	}
+	return time.Duration(t.Nano()).Seconds(), nil
+}
+
+// statOf gives the name in /proc/PID/stat and the fields from the third (state) on.
+func statOf(pid int) (name string, fields []string, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	from, to := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
+	if from < 0 || to < from {
+		return "", nil, fmt.Errorf("/proc/%d/stat: %q", pid, text)
+	}
+	fields = strings.Fields(string(text[to+1:]))
 	if len(fields) < 22 {
-		return nil, fmt.Errorf("/proc/%d/stat: %d fields", pid, len(fields))
+		return "", nil, fmt.Errorf("/proc/%d/stat: %d fields", pid, len(fields))
 	}
-	return fields, nil
+	return string(text[from+1 : to]), fields, nil
 }
 
 // treeOf lists a process and its descendants.

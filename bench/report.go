@@ -4,10 +4,8 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"os/exec"
 	"runtime"
@@ -17,13 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// slack is how far a gated ratio may be missed in a quick run.
-const slack = 1.15
-
 // target is one row of the targets, with what measures it.
 type target struct {
 	id, title string
 	measure   func(l *lab) (section, error)
+	// gates says that it has gates, and so is part of a quick run.
+	gates bool
 }
 
 // section is what was found for one target.
@@ -32,46 +29,6 @@ type section struct {
 	rows     [][]string
 	verdicts []verdict
 	notes    []string
-}
-
-// verdict compares a figure with its limit.
-type verdict struct {
-	what       string
-	got, limit float64
-	atLeast    bool
-	// ratio says that it compares figures of this run, so that it holds on any
-	// machine: only these gate.
-	ratio bool
-}
-
-func (v verdict) met() bool {
-	if v.atLeast {
-		return v.got >= v.limit
-	}
-	return v.got <= v.limit
-}
-
-// missed says that a gate is missed beyond the slack.
-func (v verdict) missed() bool {
-	if v.atLeast {
-		return v.ratio && v.got*slack < v.limit
-	}
-	return v.ratio && v.got > v.limit*slack
-}
-
-func (v verdict) String() string {
-	word, sign := "**missed**", "≤"
-	if v.met() {
-		word = "met"
-	}
-	if v.atLeast {
-		sign = "≥"
-	}
-	text := fmt.Sprintf("%s: %s: %.3g (%s %.3g)", word, v.what, v.got, sign, v.limit)
-	if !v.met() && v.limit != 0 {
-		text += fmt.Sprintf(", by %.0f %%", 100*math.Abs(v.got-v.limit)/v.limit)
-	}
-	return text
 }
 
 // write prints the section as Markdown.
@@ -98,10 +55,9 @@ type report struct {
 	body bytes.Buffer
 	// tried is what bench/notes.md says about each target.
 	tried map[string]string
-	// short are the targets and stretches that are missed, whether they gate or not;
-	// missed are those that gate, and unjudged those of a machine that others used.
-	short, missed, unjudged []string
-	began                   time.Time
+	// missed are the targets and stretches that are.
+	missed []string
+	began  time.Time
 }
 
 // notesOf reads notes.md: what was tried for each target, below a heading that is
@@ -121,25 +77,18 @@ func newReport(l *lab, notes string) *report {
 
 Written by `+"`make bench`"+` on %s; do not edit. Each figure is the median of %d
 interleaved rounds, with the quartiles in brackets. Processor time is that of the
-process named (with its children), from /proc/PID/stat; "all" adds client and origin.
+process named (with its children), by the kernel's clock of it; "all" adds client and
+origin. The lab uses %d processors, whatever the machine has.
 
-%s%s
+%s
 
 | peer | version |
 |---|---|
-`, time.Now().UTC().Format("2006-01-02"), l.size.rounds, machine(), quickNote(l.size))
+`, time.Now().UTC().Format("2006-01-02"), l.size.rounds, labProcessors, machine())
 	for _, p := range l.peers {
 		fmt.Fprintf(&r.body, "| %s | %s |\n", p.name, p.version)
 	}
 	return r
-}
-
-// quickNote says so where little was measured.
-func quickNote(s size) string {
-	if s.bulkBytes == short.bulkBytes {
-		return "\n\n**A quick run**, of less at a time: judge by its ratios."
-	}
-	return ""
 }
 
 // machine says what this was measured on.
@@ -170,60 +119,35 @@ func machine() string {
 }
 
 // add writes a target's section; where something is missed, with what was tried.
-// judged false is that others used the machine meanwhile.
-func (r *report) add(t target, s section, judged bool) {
+func (r *report) add(t target, s section) {
 	fmt.Fprintf(&r.body, "\n## %s: %s\n\n", t.id, t.title)
 	s.write(&r.body)
 	short := false
 	for _, v := range s.verdicts {
-		if !v.met() {
+		if v.measured() && !v.met() {
 			short = true
-			r.short = append(r.short, fmt.Sprintf("%s: %s", t.id, strings.TrimPrefix(v.String(), "**missed**: ")))
+			r.missed = append(r.missed, fmt.Sprintf("%s: %s", t.id, strings.TrimPrefix(v.String(), "**missed**: ")))
 		}
 	}
 	if tried := r.tried[t.id]; short && tried != "" {
 		fmt.Fprintf(&r.body, "What was tried: %s\n\n", tried)
 	}
-	for _, v := range s.gatesMissed() {
-		line := fmt.Sprintf("%s: %s", t.id, v)
-		if judged {
-			r.missed = append(r.missed, line)
-		} else {
-			r.unjudged = append(r.unjudged, line)
-		}
-	}
 }
 
-// finish writes the results ("-" writes none); where there is a gate, a missed
-// ratio is an error, and so is a run that took too long on a machine of its own.
-func (r *report) finish(path string, g *gate, stderr io.Writer) error {
+// finish writes the results ("-" writes none).
+func (r *report) finish(path string, stderr io.Writer) error {
 	took := time.Since(r.began).Round(time.Second)
 	fmt.Fprintf(&r.body, "\n## Missed\n\n")
-	for _, line := range r.short {
+	for _, line := range r.missed {
 		fmt.Fprintf(&r.body, "- %s\n", line)
 	}
-	if len(r.short) == 0 {
+	if len(r.missed) == 0 {
 		fmt.Fprintln(&r.body, "Nothing.")
 	}
 	fmt.Fprintf(&r.body, "\nThe run took %v.\n", took)
-	if path != "-" {
-		if err := os.WriteFile(path, append(bytes.TrimRight(r.body.Bytes(), "\n"), '\n'), 0o644); err != nil {
-			return err
-		}
-	}
 	fmt.Fprintf(stderr, "the run took %v\n", took)
-	if g == nil {
+	if path == "-" {
 		return nil
 	}
-	for _, line := range r.unjudged {
-		fmt.Fprintf(stderr, "not judged, since others used the machine: %s\n", line)
-	}
-	var err error
-	if len(r.missed) > 0 {
-		err = fmt.Errorf("ratios missed by more than 15 %% in %d tries:\n%s", gateTries, strings.Join(r.missed, "\n"))
-	}
-	if took > quickLimit && !g.busy {
-		err = errors.Join(err, fmt.Errorf("a quick run is to end within %v, and took %v", quickLimit, took))
-	}
-	return err
+	return os.WriteFile(path, append(bytes.TrimRight(r.body.Bytes(), "\n"), '\n'), 0o644)
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -23,6 +24,19 @@ type sample struct {
 
 // all is the processor seconds of every process together.
 func (s sample) all() float64 { return s.client + s.proxy + s.origin }
+
+// gbits is the rate in Gbit/s, where units are bytes.
+func (s sample) gbits() float64 { return s.Units * 8 / 1e9 / s.Seconds }
+
+// allPerGB and proxyPerGB are processor seconds a gigabyte.
+func (s sample) allPerGB() float64   { return s.all() / (s.Units / 1e9) }
+func (s sample) proxyPerGB() float64 { return s.proxy / (s.Units / 1e9) }
+
+// proxyEach is the proxy's processor time a connection, trip or question, in µs.
+func (s sample) proxyEach() float64 { return s.proxy / s.Units * 1e6 }
+
+func (s sample) p50() float64 { return s.P50 }
+func (s sample) p99() float64 { return s.P99 }
 
 // loadCommand is a client of p.
 func (l *lab) loadCommand(p *peer, mode string, n, streams int) []string {
@@ -46,6 +60,9 @@ func (p *peer) target() string {
 
 // load runs a client of p to its end.
 func (l *lab) load(p *peer, mode string, n, streams int) (sample, error) {
+	if err := l.ctx.Err(); err != nil {
+		return sample{}, err
+	}
 	proxyBefore, err := p.process.usage()
 	if err != nil {
 		return sample{}, err
@@ -83,8 +100,8 @@ func (l *lab) load(p *peer, mode string, n, streams int) (sample, error) {
 
 // rounds measures every peer in turn, as often as the lab's size says, so that
 // whatever the machine does meanwhile befalls all of them.
-func (l *lab) rounds(peers []*peer, measure func(p *peer) (sample, error)) (map[string][]sample, error) {
-	taken := map[string][]sample{}
+func (l *lab) rounds(peers []*peer, measure func(p *peer) (sample, error)) (samples, error) {
+	taken := samples{}
 	for round := range l.size.rounds {
 		for i := range peers {
 			p := peers[(i+round)%len(peers)]
@@ -98,18 +115,42 @@ func (l *lab) rounds(peers []*peer, measure func(p *peer) (sample, error)) (map[
 	return taken, nil
 }
 
-// figure is the median of what rounds gave, and the quartiles around it.
-type figure struct{ median, low, high float64 }
+// samples are what rounds gave, by peer.
+type samples map[string][]sample
 
-func figureOf(samples []sample, of func(s sample) float64) figure {
-	values := make([]float64, len(samples))
-	for i, s := range samples {
-		values[i] = of(s)
+// of is what a peer's samples say of one thing; nothing where it was not measured.
+func (s samples) of(peer string, what func(s sample) float64) figure {
+	values := make([]float64, len(s[peer]))
+	for i, one := range s[peer] {
+		values[i] = what(one)
 	}
 	return figureOfValues(values)
 }
 
+// added is by how much a peer's median is more than that of the direct way.
+func (s samples) added(peer string, what func(s sample) float64) figure {
+	if len(s[peer]) == 0 {
+		return figure{}
+	}
+	return figure{median: s.of(peer, what).median - s.of(direct, what).median}
+}
+
+// figure is the median of what rounds gave, and the quartiles around it; all zero where
+// nothing was measured.
+type figure struct{ median, low, high float64 }
+
+// over is the ratio of the medians; not a number where the other was not measured.
+func (f figure) over(other figure) float64 {
+	if other == (figure{}) {
+		return math.NaN()
+	}
+	return f.median / other.median
+}
+
 func figureOfValues(values []float64) figure {
+	if len(values) == 0 {
+		return figure{}
+	}
 	slices.Sort(values)
 	at := func(q float64) float64 {
 		place := q * float64(len(values)-1)

@@ -5,20 +5,20 @@ package main
 // targets lists what is measured, in order.
 func targets() []target {
 	return []target{
-		{"P1", "bulk", bulk},
-		{"P2", "bulk beside idle tunnels", bulkBesideIdle},
-		{"P3", "memory and descriptors of idle tunnels", idleTunnels},
-		{"P4", "connection set-up", setup},
-		{"P5", "resolver", questions},
-		{"P6", "answers that must reach the kernel first", answers},
-		{"P7", "swap, from the call until the kernel enforces it", swaps},
-		{"P8", "revocation of proxied flows", revocation},
-		{"P8-direct", "revocation of direct flows", directRevocation},
-		{"P9", "round trip of an established flow", roundTrip},
-		{"P10", "start", starts},
-		{"P10-exeatd", "start of the sidecar", daemonStarts},
-		{"P11", "what goes straight out", straightOut},
-		{"memory", "of our process", memory},
+		{"P1", "bulk", bulk, true},
+		{"P2", "bulk beside idle tunnels", bulkBesideIdle, true},
+		{"P3", "memory and descriptors of idle tunnels", idleTunnels, true},
+		{"P4", "connection set-up", setup, true},
+		{"P5", "resolver", questions, true},
+		{"P6", "answers that must reach the kernel first", answers, false},
+		{"P7", "swap, from the call until the kernel enforces it", swaps, false},
+		{"P8", "revocation of proxied flows", revocation, false},
+		{"P8-direct", "revocation of direct flows", directRevocation, false},
+		{"P9", "round trip of an established flow", roundTrip, true},
+		{"P10", "start", starts, false},
+		{"P10-exeatd", "start of the sidecar", daemonStarts, false},
+		{"P11", "what goes straight out", straightOut, true},
+		{"memory", "of our process", memory, false},
 	}
 }
 
@@ -30,14 +30,4 @@ func (l *lab) named(name string) *peer {
 		}
 	}
 	return nil
-}
-
-// against adds a verdict on ours relative to a peer's, where that was measured.
-func against(verdicts []verdict, what, peer string, ours, theirs figure, measured bool, limit float64, atLeast bool) []verdict {
-	if !measured || theirs.median == 0 {
-		return verdicts
-	}
-	return append(verdicts, verdict{
-		what: what + " ÷ " + peer + "'s", got: ours.median / theirs.median, limit: limit, atLeast: atLeast, ratio: true,
-	})
 }

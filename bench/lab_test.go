@@ -1,0 +1,108 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/exeat/exeat/e2e/require"
+)
+
+// TestMain is also each of the parts that a lab starts of its own binary.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "origin", "load", "engine":
+			main()
+			os.Exit(0)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// little is enough of everything to go through a target.
+var little = size{rounds: 1, bulkBytes: 1 << 20, connections: 16, trips: 16, idle: 2 * silentFlows, beside: 8, questions: 320}
+
+// newLittleLab is a lab with one peer, and what it says.
+func newLittleLab(t *testing.T, peer string) (*lab, string) {
+	require.Root(t)
+	require.Tool(t, "nft")
+	// A program with the race detector, as the parts are now, waits for a second as it ends.
+	t.Setenv("GORACE", "atexit_sleep_ms=0")
+	var log bytes.Buffer
+	l, err := newLab(t.Context(), little, []string{peer}, "", &log)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, &log)
+	}
+	t.Cleanup(func() {
+		if err := l.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l, log.String()
+}
+
+func TestEveryTargetDoesWithoutPeers(t *testing.T) {
+	l, _ := newLittleLab(t, "nobody")
+	for _, target := range targets() {
+		switch target.id {
+		case "P7", "P10", "P10-exeatd": // no peer takes part in these, and they take long
+			continue
+		}
+		t.Run(target.id, func(t *testing.T) {
+			s, err := target.measure(l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(s.rows) == 0 || len(s.verdicts) == 0 {
+				t.Errorf("nothing was found: %+v", s)
+			}
+			for _, v := range s.verdicts {
+				if beside := strings.Contains(v.what, "'s") && !strings.Contains(v.what, "direct"); beside == v.measured() {
+					t.Errorf("%v, without the peer", v)
+				}
+				if target.gates != hasGates(s) {
+					t.Errorf("has gates: %v, and the table of targets says %v", hasGates(s), target.gates)
+				}
+			}
+		})
+	}
+}
+
+func TestAPeerThatDoesNotWorkHereIsNotMeasured(t *testing.T) {
+	for _, c := range []struct{ name, program, want string }{
+		{"it says no version", "exit 1", "haproxy is not measured"},
+		{"it ends at once", "echo 1.0; [ $# = 1 ]", "haproxy: "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			// Whoever runs the peers must come to it.
+			for path := dir; path != os.TempDir() && path != "/"; path = filepath.Dir(path) {
+				if err := os.Chmod(path, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.WriteFile(filepath.Join(dir, "haproxy"), []byte("#!/bin/sh\n"+c.program+"\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+			l, said := newLittleLab(t, "haproxy")
+			if l.named("haproxy") != nil || l.named(ours) == nil || !strings.Contains(said, c.want) || !strings.Contains(said, "not measured") {
+				t.Errorf("%d peers, the lab says %q", len(l.peers), said)
+			}
+		})
+	}
+}
+
+func hasGates(s section) bool {
+	for _, v := range s.verdicts {
+		if v.weight == gating {
+			return true
+		}
+	}
+	return false
+}
