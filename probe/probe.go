@@ -59,6 +59,35 @@ func (r *Report) add(f Finding) {
 	}
 }
 
+// Replace gives the report with another run's findings of one row.
+func (r Report) Replace(id string, row Report) Report {
+	var out Report
+	found := row.Cases
+	for _, f := range r.Cases {
+		if f.ID != id {
+			out.add(f)
+			continue
+		}
+		for _, f := range found {
+			out.add(f)
+		}
+		found = nil
+	}
+	return out
+}
+
+// Doubt gives the report with its leaks as not proven, and why.
+func (r Report) Doubt(why string) Report {
+	var out Report
+	for _, f := range r.Cases {
+		if f.Verdict == Leak {
+			f.Verdict, f.Why = NotProven, why
+		}
+		out.add(f)
+	}
+	return out
+}
+
 // Aim is where the attacks go. Nothing of it may be allowed by the policy, but
 // for Through and AllowedName.
 type Aim struct {

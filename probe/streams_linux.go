@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -131,11 +132,17 @@ func (a *attempt) streamError(fd int) error {
 }
 
 // endsHere says whether the other end of a connection is a socket of this
-// namespace: what the kernel redirected has one in /proc/net/tcp.
+// namespace: what the kernel redirected has one in /proc/net/tcp. The table is
+// read a piece at a time and may lack a line where others close meanwhile, so a
+// connection that is not in it is looked for again.
 func endsHere(local netip.AddrPort) bool {
+	const looks, pause = 3, 5 * time.Millisecond
 	local = netip.AddrPortFrom(local.Addr().Unmap(), local.Port())
-	for _, s := range inetSockets("tcp", "tcp6") {
-		if s.remote == local {
+	for look := range looks {
+		if look > 0 {
+			time.Sleep(pause)
+		}
+		if slices.ContainsFunc(inetSockets("tcp", "tcp6"), func(s inetSocket) bool { return s.remote == local }) {
 			return true
 		}
 	}
