@@ -120,6 +120,9 @@ type Engine struct {
 	// resumed, where not nil, is closed once the kernel has what Resume assumed.
 	resumed chan struct{}
 
+	// changes counts the beginnings and the ends of commits.
+	changes atomic.Uint64
+
 	ready  atomic.Bool
 	breach atomic.Pointer[string]
 	leases sync.WaitGroup
@@ -217,6 +220,14 @@ func (e *Engine) SetReady(ready bool, why string) {
 // InForce is what the resolver and the proxy decide by, for whoever explains
 // verdicts of the kernel.
 func (e *Engine) InForce() *Policy { return e.inForce }
+
+// Settled gives a number that stands for the policy in force: another after each swap.
+// It is false in the course of one, when the kernel may hold the next policy while all
+// others decide by the one before, and flows are being ended.
+func (e *Engine) Settled() (number uint64, settled bool) {
+	number = e.changes.Load()
+	return number, number%2 == 0
+}
 
 // Attribute opens in the kernel what the policy in force opens for name, before
 // the resolver gives the answer to the sandbox.

@@ -307,6 +307,39 @@ func TestAnAnswerUnderTheOldPolicyOpensNothingUnderTheNew(t *testing.T) {
 	}
 }
 
+func TestNothingIsSettledAmidASwap(t *testing.T) {
+	s := &steps{}
+	e := newEngine(t, s, nil)
+	before, settled := e.Settled()
+	if !settled {
+		t.Fatal("not settled before any swap")
+	}
+	s.holding, s.entered = make(chan struct{}), make(chan struct{})
+	entered := s.entered
+	swapped := make(chan error, 1)
+	go func() {
+		_, err := swapTo(t, e, `"no-network"`)
+		swapped <- err
+	}()
+	<-entered
+	if _, settled := e.Settled(); settled {
+		t.Error("settled while the kernel takes the next policy")
+	}
+	close(s.holding)
+	if err := <-swapped; err != nil {
+		t.Fatal(err)
+	}
+	after, settled := e.Settled()
+	if !settled || after == before {
+		t.Errorf("%d, settled %v, after the swap; %d before", after, settled, before)
+	}
+	s.refuse, s.holding = map[string]error{"kernel": errors.New("busy")}, nil
+	e.Lockdown(t.Context(), "a link appeared")
+	if locked, settled := e.Settled(); !settled || locked == after {
+		t.Errorf("%d, settled %v, after a lockdown; %d before", locked, settled, after)
+	}
+}
+
 func TestLockdownDeniesThoughTheKernelRefuses(t *testing.T) {
 	s := &steps{}
 	e := newEngine(t, s, nil)

@@ -88,7 +88,7 @@ func (w *joinedWorker) Probe(ctx context.Context, req api.ProbeRequest) (api.Pro
 	if len(unknown) > 0 {
 		return api.ProbeReport{}, api.Invalid(unknown)
 	}
-	found, err := w.catalogue.run(ctx, req.Cases, req.Safe)
+	found, err := w.try(ctx, req.Cases, req.Safe)
 	return reported(found), err
 }
 
@@ -125,7 +125,7 @@ func (w *joinedWorker) keepSchedule(ctx context.Context) error {
 			return nil
 		case <-next.C:
 		}
-		found, err := w.runSafe(ctx)
+		found, err := w.try(ctx, nil, true)
 		if ctx.Err() != nil {
 			return nil // cut short: that it found nothing says nothing
 		}
@@ -138,28 +138,68 @@ func (w *joinedWorker) keepSchedule(ctx context.Context) error {
 	}
 }
 
-// safeAttempts are how often the safe cases are tried where what looks like a leak
-// could be a swap amid them, or a refusal that took long on a busy machine.
-const safeAttempts = 3
+// rowOfTime is the row of denials that hang.
+const rowOfTime = "B22"
 
-// runSafe runs the safe cases. What leaks is tried again while there may be another
-// explanation.
-func (w *joinedWorker) runSafe(ctx context.Context) (probe.Report, error) {
-	for attempt := 1; ; attempt++ {
-		before := w.car.generation()
-		found, err := w.catalogue.run(ctx, nil, true)
-		if err != nil || found.Leaks == 0 || attempt == safeAttempts {
+// How often a row is tried where what looks like a leak could be a refusal that took
+// long on a busy machine, or a swap amid it.
+const (
+	slowAttempts = 3
+	amidAttempts = 20
+)
+
+// try runs cases. What looks like a leak is tried again, row by row, while there may
+// be another explanation.
+func (w *joinedWorker) try(ctx context.Context, ids []string, safe bool) (probe.Report, error) {
+	found, settled, err := w.tryOnce(ctx, ids, safe)
+	if err != nil {
+		return found, err
+	}
+	var doubtful []string
+	for _, f := range found.Cases {
+		if f.Verdict == probe.Leak && (!settled || f.ID == rowOfTime) {
+			doubtful = append(doubtful, f.ID)
+		}
+	}
+	for _, id := range slices.Compact(doubtful) {
+		row, err := w.tryRow(ctx, id, safe)
+		if err != nil {
 			return found, err
 		}
-		slow := !slices.ContainsFunc(found.Cases, func(f probe.Finding) bool { return f.Verdict == probe.Leak && f.ID != rowOfTime })
-		if w.car.generation() == before && !slow {
-			return found, nil
+		found = found.Replace(id, row)
+	}
+	return found, nil
+}
+
+// tryRow tries a row that seemed to leak until it does not, or nothing else explains
+// it. It proves nothing where there is no try without a swap in its course.
+func (w *joinedWorker) tryRow(ctx context.Context, id string, safe bool) (probe.Report, error) {
+	for slow, amid := 1, 1; ; {
+		row, settled, err := w.tryOnce(ctx, []string{id}, safe)
+		switch {
+		case err != nil || row.Leaks == 0:
+			return row, err
+		case settled:
+			if slow++; id != rowOfTime || slow >= slowAttempts {
+				return row, nil
+			}
+		default:
+			if amid++; amid >= amidAttempts {
+				return row.Doubt("the policy was swapped meanwhile"), nil
+			}
+			wait(ctx, settleEvery) // an end of ctx ends the next try
 		}
 	}
 }
 
-// rowOfTime is the row of denials that hang.
-const rowOfTime = "B22"
+// tryOnce runs cases. settled says that no swap was in their course, in which the
+// kernel has another policy than the one that they are held against.
+func (w *joinedWorker) tryOnce(ctx context.Context, ids []string, safe bool) (found probe.Report, settled bool, err error) {
+	before, settled := w.car.Settled()
+	found, err = w.catalogue.run(ctx, ids, safe)
+	after, _ := w.car.Settled()
+	return found, settled && before == after, err
+}
 
 // conclude says what a run of the schedule has found, and acts on a leak.
 func (w *joinedWorker) conclude(ctx context.Context, found probe.Report, err error) {

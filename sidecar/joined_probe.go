@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -31,12 +32,16 @@ const (
 	// probeAttempts are how often an allowed flow may fail before that is a breach:
 	// a machine that is busy is none.
 	probeAttempts = 3
+	// settleEvery is how often the end of a swap is looked for.
+	settleEvery = 5 * time.Millisecond
 )
 
 // flowProbe tries flows that must be refused and flows that must not, from sockets
 // that are judged as the sandbox's.
 type flowProbe struct {
 	policy interface{ Load() *policy.Compiled }
+	// settled is Engine.Settled.
+	settled func() (number uint64, settled bool)
 	// rules says what is configured besides the policy.
 	v4, v6             firewall.Ports
 	strictDestinations bool
@@ -49,6 +54,8 @@ type probeResult struct {
 	err               error
 	// skipped says why it could not be tried.
 	skipped string
+	// amid: no try was without a swap in its course, so that it says nothing.
+	amid bool
 }
 
 // errPassed says that what must be refused was not.
@@ -71,11 +78,37 @@ func (p *flowProbe) run(ctx context.Context) []probeResult {
 		}
 		results = append(results,
 			p.resolver(ctx, "dns"+f.suffix, netip.AddrPortFrom(f.near, 53)),
-			p.refused(ctx, "tcp"+f.suffix, policy.TCP, netip.AddrPortFrom(f.far, discardPort)),
-			p.refused(ctx, "udp"+f.suffix, policy.UDP, netip.AddrPortFrom(f.far, discardPort)),
-			p.proxied(ctx, "web"+f.suffix, netip.AddrPortFrom(f.far, 443)))
+			p.betweenSwaps(ctx, func() probeResult {
+				return p.refused(ctx, "tcp"+f.suffix, policy.TCP, netip.AddrPortFrom(f.far, discardPort))
+			}),
+			p.betweenSwaps(ctx, func() probeResult {
+				return p.refused(ctx, "udp"+f.suffix, policy.UDP, netip.AddrPortFrom(f.far, discardPort))
+			}),
+			p.betweenSwaps(ctx, func() probeResult {
+				return p.proxied(ctx, "web"+f.suffix, netip.AddrPortFrom(f.far, 443))
+			}))
 	}
 	return results
+}
+
+// betweenSwaps tries a flow that the policy in force says something about. A swap
+// in its course explains whatever is seen: the kernel lets pass what the next policy
+// allows while the flow is held against the one before, and ends it under the next.
+// Such a try says nothing, and another is made.
+func (p *flowProbe) betweenSwaps(ctx context.Context, try func() probeResult) (r probeResult) {
+	for late := time.Now().Add(probeTimeout); ; {
+		before, settled := p.settled()
+		if settled {
+			r = try()
+			if after, _ := p.settled(); r.err == nil || after == before {
+				return r
+			}
+		}
+		if time.Now().After(late) || !wait(ctx, settleEvery) {
+			r.err, r.skipped, r.amid = nil, "the policy was swapped meanwhile", true
+			return r
+		}
+	}
 }
 
 // engine sends to the engine's DNS, which the rules refuse the sandbox under
@@ -224,6 +257,11 @@ func passed(results []probeResult) bool {
 		}
 	}
 	return false
+}
+
+// anyAmid says that a flow was not tried without a swap in its course.
+func anyAmid(results []probeResult) bool {
+	return slices.ContainsFunc(results, func(r probeResult) bool { return r.amid })
 }
 
 // oneLine makes one line of a joined error.

@@ -98,6 +98,8 @@ func (e *Engine) commit(ctx context.Context, compiled *policy.Compiled, next Sta
 			return 0, fmt.Errorf("write the state aside: %w", err)
 		}
 	}
+	e.changes.Add(1)
+	defer e.changes.Add(1)
 	e.attributing.Lock()
 	revoked, err = e.config.Kernel.Swap(ctx, compiled, e.attributed(compiled))
 	if err != nil {
@@ -161,6 +163,8 @@ func (e *Engine) Lockdown(ctx context.Context, why string) {
 	}
 	e.swapping.Lock()
 	defer e.swapping.Unlock()
+	e.changes.Add(1)
+	defer e.changes.Add(1)
 	e.mu.Lock()
 	e.state.Document, e.state.Phase, e.state.Lease = policy.Document{Mode: policy.ModeNoNetwork}, "", nil
 	e.state.Generation++

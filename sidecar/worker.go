@@ -210,7 +210,7 @@ func (w *joinedWorker) assemble(stdout io.Writer) error {
 	for _, e := range w.Names {
 		w.car.Names().Add(e.Name, []netip.Addr{e.Addr}, e.Expires.Sub(now)-attribution.Grace)
 	}
-	w.probe = &flowProbe{policy: w.car.InForce(), v4: w.V4, v6: w.V6, strictDestinations: w.Config.StrictDestinations, claims: w.claims}
+	w.probe = &flowProbe{policy: w.car.InForce(), settled: w.car.Settled, v4: w.V4, v6: w.V6, strictDestinations: w.Config.StrictDestinations, claims: w.claims}
 	w.catalogue = w.newCatalogue()
 	w.guard = newLinkGuard(w.handover)
 	return nil

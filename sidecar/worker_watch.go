@@ -73,9 +73,11 @@ func (w *joinedWorker) reload(ctx context.Context, what string) {
 
 // check runs the probe and says what came of it.
 func (w *joinedWorker) check(ctx context.Context) {
-	err := w.prove(ctx)
+	amid, err := w.prove(ctx)
 	switch {
 	case ctx.Err() != nil:
+	case err == nil && amid && w.probed.Load() != nil:
+		// What was found before may have been what could not be tried now.
 	case err == nil:
 		w.probed.Store(nil)
 		w.car.SetReady(true, "rules loaded, listeners bound, probes behave")
@@ -93,13 +95,14 @@ func (w *joinedWorker) check(ctx context.Context) {
 	}
 }
 
-// prove probes, more than once where what must pass did not.
-func (w *joinedWorker) prove(ctx context.Context) error {
+// prove probes, more than once where what must pass did not. amid says that swaps
+// kept it from trying everything.
+func (w *joinedWorker) prove(ctx context.Context) (amid bool, err error) {
 	for attempt := 1; ; attempt++ {
 		results := w.probe.run(ctx)
 		err := verdict(results)
 		if err == nil || passed(results) || attempt == probeAttempts || !wait(ctx, probeTimeout/4) {
-			return err
+			return anyAmid(results), err
 		}
 	}
 }

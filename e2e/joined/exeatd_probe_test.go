@@ -176,3 +176,27 @@ func TestTheSchedule(t *testing.T) {
 		s.AwaitReady(t)
 	})
 }
+
+// TestProbesAmidSwapsFindNoBreach: in the course of a swap the kernel has the next
+// policy while the probes may still hold its flows against the one before, and what
+// they see is no breach.
+func TestProbesAmidSwapsFindNoBreach(t *testing.T) {
+	s := start(t, "--mode", "public", "--schedule", "1ms")
+	const swaps = 100
+	var last uint64
+	for i := range swaps {
+		last = s.swap(t, []string{`"no-network"`, `"public"`}[i%2]).Generation
+	}
+	if last != swaps+1 {
+		t.Errorf("generation %d after %d swaps: somebody else swapped", last, swaps)
+	}
+	// They are tried in between as well, and what has held is said.
+	lab.Eventually(t, "a run of the probe", func() bool { return strings.Contains(s.Stdout.String(), `"kind":"probe"`) })
+	for _, e := range s.events(t) {
+		if e.Kind == audit.KindBreach {
+			t.Errorf("a breach: %s", e.Message)
+			break
+		}
+	}
+	s.AwaitReady(t)
+}
