@@ -288,6 +288,27 @@ func (b *box) memory(t testing.TB) (now, peak int64) {
 	return now << 10, peak << 10
 }
 
+// tracked is how many flows the namespace of the joined shape tracks; the sealed
+// one's tracks none.
+func (b *box) tracked(t testing.TB) (flows int) {
+	t.Helper()
+	if b.joined == nil {
+		return 0
+	}
+	var text []byte
+	err := b.joined.In(func() (err error) {
+		text, err = os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
+		return err
+	})
+	if err == nil {
+		_, err = fmt.Sscan(string(text), &flows)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	return flows
+}
+
 // serveDatagrams echoes UDP on every address of the little internet.
 func serveDatagrams(address string) (stop func() error, err error) {
 	conn, err := net.ListenPacket("udp4", address)

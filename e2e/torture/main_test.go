@@ -21,6 +21,10 @@ import (
 const (
 	// tortureEnv makes the tests long: a factor from 0 (short) to 1 (all of it).
 	tortureEnv = "EXEAT_TORTURE"
+	// budgetEnv is how long the repetitions of one test may take.
+	budgetEnv = "EXEAT_TORTURE_BUDGET"
+	// seedEnv has the policies of an earlier run again, though not its moments.
+	seedEnv = "EXEAT_TORTURE_SEED"
 )
 
 // world is the little internet that all tests share; exeat, exeatd and agent are
@@ -101,5 +105,27 @@ func scaled(t testing.TB, short, long int) int {
 // budget is how long the repetitions of one test may take, lest a slow machine
 // take hours where it is not asked to.
 func budget(t testing.TB) time.Duration {
+	t.Helper()
+	if text := os.Getenv(budgetEnv); text != "" {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			t.Fatalf("%s: %v", budgetEnv, err)
+		}
+		return d
+	}
 	return time.Duration(scaled(t, 15, 1500)) * time.Second
+}
+
+// seeded is what random choices begin with.
+func seeded(t testing.TB) uint64 {
+	t.Helper()
+	text := os.Getenv(seedEnv)
+	if text == "" {
+		return uint64(time.Now().UnixNano())
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", seedEnv, err)
+	}
+	return seed
 }

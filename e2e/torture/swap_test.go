@@ -29,9 +29,10 @@ func TestRandomSwapsAmongLiveFlows(t *testing.T) {
 	both(t, func(t *testing.T, start func(testing.TB, ...string) *box) {
 		// Of each kind there are as many.
 		swaps, flows := scaled(t, 300, 10000), scaled(t, 50, 200*everyKind)
-		seed := uint64(time.Now().UnixNano())
+		seed := seeded(t)
 		t.Logf("%d swaps among %d flows, seed %d", swaps, flows, seed)
 		var so progress
+		tracked := 0
 		r := rand.New(rand.NewPCG(seed, 0))
 		b := start(t, "--mode", "no-network")
 		targets := targetsOf(b.shape, 8, 3)
@@ -42,6 +43,8 @@ func TestRandomSwapsAmongLiveFlows(t *testing.T) {
 		heard := make(chan struct{})
 		go func() { defer close(heard); w.hear(agent) }()
 		began, done := time.Now(), 0
+		var lockdowns int
+		var generation uint64
 		for ; done < swaps; done++ {
 			if done > 0 && time.Since(began) > budget(t) {
 				t.Logf("%d swaps are enough for a machine as slow or as busy as this", done)
@@ -50,8 +53,14 @@ func TestRandomSwapsAmongLiveFlows(t *testing.T) {
 			so.say(t, "%d swaps", done)
 			next := randomStance(r, targets, b.shape == "joined")
 			asked := time.Now().UnixNano()
-			b.swap(t, next.document)
+			result := b.swap(t, next.document)
 			answered := time.Now().UnixNano()
+			if generation++; done > 0 && result.Generation != generation {
+				// Nothing but a breach changes the policy besides us.
+				lockdowns++
+				w.lockedDown(t, result.Generation-generation, asked, answered)
+			}
+			generation = result.Generation
 			w.mu.Lock()
 			h.swapped(targets, next, asked, answered)
 			w.mu.Unlock()
@@ -60,6 +69,7 @@ func TestRandomSwapsAmongLiveFlows(t *testing.T) {
 				// So that flows of every kind come to be, and the taps' memory stays small.
 				time.Sleep(200 * time.Millisecond)
 				w.judge(t, tapped.taken(), time.Now().Add(-100*time.Millisecond).UnixNano())
+				tracked = max(tracked, b.tracked(t))
 			}
 		}
 		asked := time.Now().UnixNano()
@@ -77,8 +87,18 @@ func TestRandomSwapsAmongLiveFlows(t *testing.T) {
 		<-heard
 		w.report(t, kindsOf(b))
 		report(t, fmt.Sprintf("%d swaps among %d flows of %d kinds", done, flows, everyKind), b.shape,
-			"%d bytes at the far side, %d of them forbidden; %d flows opened, %d cut without cause", w.bytes, w.leaked, w.all(), w.cut)
+			"%d bytes at the far side, %d of them forbidden; %d flows opened, %d cut without cause; %d times denied everything without being asked; at most %d flows tracked; seed %d",
+			w.bytes, w.leaked, w.all(), w.cut, lockdowns, tracked, seed)
 		logged := b.log()
+		breaches := 0
+		for line := range strings.Lines(logged) {
+			if !strings.Contains(line, `"kind":"breach"`) {
+				continue
+			}
+			if breaches++; breaches <= 5 {
+				t.Errorf("the log: %s", line)
+			}
+		}
 		for _, e := range w.faults {
 			t.Logf("the log of that time:%s", linesBetween(logged, e.target, e.opened, e.seen))
 		}
@@ -145,6 +165,7 @@ type watcher struct {
 	bytes   int
 	leaked  int
 	cut     int
+	cuts    map[string]int // by kind and error
 }
 
 // ended is a flow that the agent saw end.
@@ -213,12 +234,24 @@ func (w *watcher) judge(t *testing.T, more []segment, until int64) {
 			e.kind == "direct" && overlaps(w.history.shown, e.opened, e.seen) {
 			continue
 		}
+		if w.cuts == nil {
+			w.cuts = map[string]int{}
+		}
+		w.cuts[e.kind+": "+reason(e.line)]++
 		if w.cut++; w.cut <= 5 {
 			t.Errorf("a flow was cut that nothing forbade in its %s: %s%s", time.Duration(e.seen-e.opened), e.line, w.history.during(e.opened, e.seen))
 			w.faults = append(w.faults, e)
 		}
 	}
 	w.ended = nil
+}
+
+// lockedDown complains that the policy was changed by somebody besides the test.
+func (w *watcher) lockedDown(t *testing.T, times uint64, asked, answered int64) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t.Errorf("the generation went on by %d more than the swaps that were asked for:%s", times, w.history.during(asked-5e9, answered))
 }
 
 func (w *watcher) sealed() bool { return strings.Contains(w.targets[0].name, ".sealed.") }
@@ -236,7 +269,7 @@ func around(spans []span, at int64) string {
 func (w *watcher) report(t *testing.T, kinds []string) {
 	t.Helper()
 	t.Logf("not opened: %v", w.failed)
-	t.Logf("%d bytes at the far side; flows opened: %v; cut without cause: %d", w.bytes, w.opened, w.cut)
+	t.Logf("%d bytes at the far side; flows opened: %v; cut without cause: %d %v", w.bytes, w.opened, w.cut, w.cuts)
 	for _, kind := range kinds {
 		if w.opened[kind] == 0 {
 			t.Errorf("no flow of kind %s ever opened", kind)
