@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"hash/maphash"
 	"net/netip"
 	"slices"
 	"time"
@@ -50,34 +51,21 @@ type outcome struct {
 	failure string
 }
 
-// target is what an event is about, as the counters see it: an address only
-// where nothing was named, no port and protocol for a DNS question.
-type target struct {
+// key is what an event is about, as the counters see it, and what became of it: an
+// address only where nothing was named, no port and protocol for a DNS question.
+type key struct {
 	name     string
 	addr     netip.Addr
 	port     uint16
 	protocol policy.Protocol
+	outcome  uint32 // its number
 }
 
-type key struct {
-	target
-	outcome
-}
-
-func keyOf(e *Event) key {
-	k := key{target: target{name: e.Name, port: e.Port, protocol: e.Protocol}}
-	if e.Name == "" {
-		k.addr = e.Addr
-	}
-	if e.Channel == ChannelDNS {
-		k.port, k.protocol = 0, policy.TCP
-	}
+func outcomeOf(e *Event) outcome {
 	if e.Kind == KindError {
-		k.failure = failureWord(e.Error)
-		return k
+		return outcome{failure: failureWord(e.Error)}
 	}
-	k.verdict, k.reason = e.Verdict, e.Reason
-	return k
+	return outcome{verdict: e.Verdict, reason: e.Reason}
 }
 
 // failureWord keeps the counters to the fixed words.
@@ -89,28 +77,50 @@ func failureWord(word string) string {
 	return "other"
 }
 
-// cell holds the counters of one key, and what the log remembers of it.
+// cell holds the counters of one key, and what the log remembers of it. There are
+// as many as the sandbox likes, so that their size is held to 128 bytes by a test.
 type cell struct {
-	count, bytesOut, bytesIn uint64
-	first, last              time.Time
-	// of a decision or error, and of flows
-	repeats, flows fold
+	key
+	next        *cell // of the same hash
+	count       uint64
+	first, last int64 // Unix nanoseconds; 0 before the first event
+	repeats     fold  // of a decision or error
+	flows       *flowCounts
+}
+
+// flowCounts are what a target's flows add to its cell.
+type flowCounts struct {
+	bytesOut, bytesIn uint64
+	lines             fold
+	logged            int // of the flows in lines' window
 }
 
 func (c *cell) add(e *Event) {
 	switch e.Kind {
 	case KindFlow:
 		// a flow's decision has been counted when it was opened
-		c.bytesOut += e.BytesOut
-		c.bytesIn += e.BytesIn
+		c.addBytes(e.BytesOut, e.BytesIn)
 	default:
 		c.count++
 	}
-	if c.first.IsZero() || e.Time.Before(c.first) {
-		c.first = e.Time
+	at := e.Time.UnixNano()
+	c.span(at, at)
+}
+
+func (c *cell) addBytes(out, in uint64) {
+	if c.flows == nil {
+		c.flows = &flowCounts{}
 	}
-	if e.Time.After(c.last) {
-		c.last = e.Time
+	c.flows.bytesOut += out
+	c.flows.bytesIn += in
+}
+
+func (c *cell) span(first, last int64) {
+	if c.first == 0 || first < c.first {
+		c.first = first
+	}
+	if last > c.last {
+		c.last = last
 	}
 }
 
@@ -118,28 +128,83 @@ func (c *cell) add(e *Event) {
 // allowed target takes the room of the oldest denied one, so that a flood of
 // denied names can't hide what the sandbox really uses. Guarded by Log.mu.
 type counters struct {
-	max    int
-	cells  map[key]*cell
-	other  map[outcome]*cell
-	totals map[outcome]uint64
-	// denied are the keys that may give way, oldest first.
-	denied []key
+	max  int
+	size int
+	// cells are by the hash of their key, which they have themselves.
+	cells map[uint64]*cell
+	seed  maphash.Seed
+	// denied are those that may give way, oldest first.
+	denied []*cell
+
+	numbers map[outcome]uint32 // in sums
+	sums    []sum
+	lately  uint32 // the last number that was asked for
+}
+
+// sum is of one outcome over all targets; other is of those without a cell.
+type sum struct {
+	outcome
+	total uint64
+	other *cell
 }
 
 func newCounters(limit int) counters {
-	return counters{max: limit, cells: map[key]*cell{}, other: map[outcome]*cell{}, totals: map[outcome]uint64{}}
+	return counters{max: limit, cells: map[uint64]*cell{}, seed: maphash.MakeSeed(), numbers: map[outcome]uint32{}}
+}
+
+func (c *counters) keyOf(e *Event) key {
+	k := key{name: e.Name, port: e.Port, protocol: e.Protocol, outcome: c.number(outcomeOf(e))}
+	if e.Name == "" {
+		k.addr = e.Addr
+	}
+	if e.Channel == ChannelDNS {
+		k.port, k.protocol = 0, policy.TCP
+	}
+	return k
+}
+
+// number gives an outcome's place in sums.
+func (c *counters) number(o outcome) uint32 {
+	if int(c.lately) < len(c.sums) && c.sums[c.lately].outcome == o {
+		return c.lately
+	}
+	number, known := c.numbers[o]
+	if !known {
+		number = uint32(len(c.sums))
+		c.numbers[o] = number
+		c.sums = append(c.sums, sum{outcome: o})
+	}
+	c.lately = number
+	return number
+}
+
+// hash keeps a sandbox from choosing which names share a place.
+func (c *counters) hash(k *key) uint64 {
+	const odd = 0x9E3779B97F4A7C15 // so that each bit of the small numbers moves many
+	small := (uint64(k.outcome)<<24 | uint64(k.port)<<8 | uint64(k.protocol)) * odd
+	if k.name == "" {
+		return maphash.Comparable(c.seed, k.addr) ^ small
+	}
+	return maphash.String(c.seed, k.name) ^ small
 }
 
 // add counts e. known is false where it was counted under other.
 func (c *counters) add(e *Event) (at *cell, known bool) {
-	k := keyOf(e)
+	k := c.keyOf(e)
 	if e.Kind != KindFlow {
-		c.totals[k.outcome]++
+		c.sums[k.outcome].total++
 	}
-	at, known = c.cells[k]
-	if !known && c.room(k) {
-		at, known = &cell{}, true
-		c.cells[k] = at
+	hash := c.hash(&k)
+	for at = c.cells[hash]; at != nil && at.key != k; {
+		at = at.next
+	}
+	if known = at != nil; !known && c.room(k) {
+		at, known = &cell{key: k, next: c.cells[hash]}, true
+		c.cells[hash] = at
+		c.size++
+		if c.mayGiveWay(k) {
+			c.denied = append(c.denied, at)
+		}
 	}
 	if !known {
 		at = c.otherOf(k.outcome)
@@ -148,64 +213,96 @@ func (c *counters) add(e *Event) (at *cell, known bool) {
 	return at, known
 }
 
-func (c *counters) otherOf(o outcome) *cell {
-	at := c.other[o]
-	if at == nil {
-		at = &cell{}
-		c.other[o] = at
+func (c *counters) otherOf(outcome uint32) *cell {
+	of := &c.sums[outcome]
+	if of.other == nil {
+		of.other = &cell{key: key{outcome: outcome}}
 	}
-	return at
+	return of.other
 }
+
+// mayGiveWay is true of denials, and of errors.
+func (c *counters) mayGiveWay(k key) bool { return c.sums[k.outcome].verdict == policy.Deny }
 
 // room says whether k may have a cell of its own, and makes room for it.
 func (c *counters) room(k key) bool {
-	denied := k.verdict == policy.Deny // errors too
-	if len(c.cells) >= c.max {
-		if denied || len(c.denied) == 0 {
-			return false
-		}
-		oldest := c.denied[0]
-		c.denied = c.denied[1:]
-		c.otherOf(oldest.outcome).merge(c.cells[oldest])
-		delete(c.cells, oldest)
+	if c.size < c.max {
+		return true
 	}
-	if denied {
-		c.denied = append(c.denied, k)
+	if c.mayGiveWay(k) || len(c.denied) == 0 {
+		return false
 	}
+	oldest := c.denied[0]
+	c.denied[0], c.denied = nil, c.denied[1:]
+	c.otherOf(oldest.outcome).merge(oldest)
+	c.remove(oldest)
 	return true
+}
+
+func (c *counters) remove(gone *cell) {
+	c.size--
+	hash := c.hash(&gone.key)
+	first := c.cells[hash]
+	switch {
+	case first != gone:
+		before := first
+		for before.next != gone {
+			before = before.next
+		}
+		before.next = gone.next
+	case gone.next != nil:
+		c.cells[hash] = gone.next
+	default:
+		delete(c.cells, hash)
+	}
+}
+
+// all walks over the cells of single targets, in no order.
+func (c *counters) all(yield func(*cell) bool) {
+	for _, at := range c.cells {
+		for ; at != nil; at = at.next {
+			if !yield(at) {
+				return
+			}
+		}
+	}
 }
 
 func (c *cell) merge(from *cell) {
 	c.count += from.count
-	c.bytesOut += from.bytesOut
-	c.bytesIn += from.bytesIn
-	if c.first.IsZero() || from.first.Before(c.first) {
-		c.first = from.first
+	if from.flows != nil {
+		c.addBytes(from.flows.bytesOut, from.flows.bytesIn)
 	}
-	if from.last.After(c.last) {
-		c.last = from.last
-	}
+	c.span(from.first, from.last)
 }
 
-func (c *cell) export(k key) Count {
-	return Count{
-		Name: k.name, Addr: k.addr, Port: k.port, Protocol: k.protocol,
-		Verdict: k.verdict, Reason: k.reason, Error: k.failure,
-		Count: c.count, BytesOut: c.bytesOut, BytesIn: c.bytesIn, First: c.first, Last: c.last,
+func (c *counters) export(at *cell) Count {
+	o := c.sums[at.outcome]
+	count := Count{
+		Name: at.name, Addr: at.addr, Port: at.port, Protocol: at.protocol,
+		Verdict: o.verdict, Reason: o.reason, Error: o.failure,
+		Count: at.count, First: time.Unix(0, at.first), Last: time.Unix(0, at.last),
 	}
+	if at.flows != nil {
+		count.BytesOut, count.BytesIn = at.flows.bytesOut, at.flows.bytesIn
+	}
+	return count
 }
 
 // Summary gives every count, the most frequent first.
 func (l *Log) Summary() []Count {
 	l.mu.Lock()
-	counts := make([]Count, 0, len(l.counters.cells)+len(l.counters.other))
-	for k, c := range l.counters.cells {
-		counts = append(counts, c.export(k))
+	c := &l.counters
+	counts := make([]Count, 0, c.size+len(c.sums))
+	for at := range c.all {
+		counts = append(counts, c.export(at))
 	}
-	for o, c := range l.counters.other {
-		count := c.export(key{outcome: o})
-		count.Target = OtherTarget
-		counts = append(counts, count)
+	for i := range c.sums {
+		if other := c.sums[i].other; other != nil {
+			count := c.export(other)
+			count.Target = OtherTarget
+			counts = append(counts, count)
+		}
 	}
 	l.mu.Unlock()
 	for i := range counts {
@@ -223,9 +320,11 @@ func (l *Log) Summary() []Count {
 // Totals gives the sums over all targets, in a fixed order.
 func (l *Log) Totals() []Total {
 	l.mu.Lock()
-	totals := make([]Total, 0, len(l.counters.totals))
-	for o, n := range l.counters.totals {
-		totals = append(totals, Total{Verdict: o.verdict, Reason: o.reason, Error: o.failure, Count: n})
+	totals := make([]Total, 0, len(l.counters.sums))
+	for _, o := range l.counters.sums {
+		if o.total > 0 {
+			totals = append(totals, Total{Verdict: o.verdict, Reason: o.reason, Error: o.failure, Count: o.total})
+		}
 	}
 	l.mu.Unlock()
 	slices.SortFunc(totals, func(a, b Total) int {

@@ -17,13 +17,30 @@ const (
 // fold is what the log remembers of events alike within one window. The zero
 // value remembers nothing. Guarded by Log.mu.
 type fold struct {
-	start      time.Time
-	generation uint64
-	phase      string
-	logged     int
+	under *situation
+	start time.Duration // since the log began
 	// id is that of the line that the repeats are told of.
 	id   string
 	line *pending
+}
+
+// situation is what events must have in common to be folded, one for many folds.
+type situation struct {
+	generation uint64
+	phase      string
+}
+
+// situationOf gives e's, the last one again where it is the same.
+func (l *Log) situationOf(e *Event) *situation {
+	if s := l.situation; s == nil || s.generation != e.Generation || s.phase != e.Phase {
+		l.situation = &situation{generation: e.Generation, phase: e.Phase}
+	}
+	return l.situation
+}
+
+// newFold is of what comes after e, which has its line.
+func (l *Log) newFold(e *Event, now time.Time, id string) fold {
+	return fold{under: l.situationOf(e), start: now.Sub(l.began), id: id}
 }
 
 // pending is a folded line that is not written yet: its last event, the sums.
@@ -33,9 +50,14 @@ type pending struct {
 	n     uint64
 }
 
-func (f *fold) covers(e *Event, now time.Time, window time.Duration) bool {
-	age := now.Sub(f.start)
-	return f.logged > 0 && age >= 0 && age < window && f.generation == e.Generation && f.phase == e.Phase
+func (l *Log) covers(f *fold, e *Event, now time.Time) bool {
+	return f.under != nil && l.within(f, now) && f.under.generation == e.Generation && f.under.phase == e.Phase
+}
+
+// within says whether f's window is open.
+func (l *Log) within(f *fold, now time.Time) bool {
+	age := now.Sub(l.began) - f.start
+	return age >= 0 && age < l.window
 }
 
 // admit decides under Log.mu whether e has a line of its own. If not, it is in
@@ -50,18 +72,21 @@ func (l *Log) admit(e *Event, c *cell, known bool) bool {
 	}
 	f := &c.repeats
 	if e.Kind == KindFlow {
-		f = &c.flows
+		f = &c.flows.lines
 	}
-	if !f.covers(e, now, l.window) {
+	if !l.covers(f, e, now) {
 		l.endFold(f)
 		if !l.admitOther(e, now) {
 			return false
 		}
-		*f = fold{start: now, generation: e.Generation, phase: e.Phase, logged: 1, id: e.DecisionID}
+		*f = l.newFold(e, now, e.DecisionID)
+		if e.Kind == KindFlow {
+			c.flows.logged = 1
+		}
 		return true
 	}
-	if e.Kind == KindFlow && f.logged < flowLines && l.budget(e).take(now) {
-		f.logged++
+	if e.Kind == KindFlow && c.flows.logged < flowLines && l.budget(e).take(now) {
+		c.flows.logged++
 		return true
 	}
 	if f.line == nil && len(l.pending) >= maxPending {
@@ -75,9 +100,9 @@ func (l *Log) admit(e *Event, c *cell, known bool) bool {
 // admitUncounted is admit for a target that has no counter: full counters must not
 // make a repeat a line.
 func (l *Log) admitUncounted(e *Event, now time.Time) bool {
-	k := keyOf(e)
+	k := l.counters.keyOf(e)
 	f := l.uncounted[k]
-	if f != nil && f.covers(e, now, l.window) {
+	if f != nil && l.covers(f, e, now) {
 		if f.line == nil && len(l.pending) >= maxPending {
 			l.foldOther(e, now)
 		} else {
@@ -96,7 +121,7 @@ func (l *Log) admitUncounted(e *Event, now time.Time) bool {
 		l.uncounted[k] = f
 	}
 	if f != nil {
-		*f = fold{start: now, generation: e.Generation, phase: e.Phase, logged: 1, id: e.DecisionID}
+		*f = l.newFold(e, now, e.DecisionID)
 	}
 	return true
 }
@@ -119,9 +144,9 @@ func (l *Log) foldOther(e *Event, now time.Time) {
 		f = &fold{}
 		l.overflow[k] = f
 	}
-	if !f.covers(e, now, l.window) {
+	if !l.covers(f, e, now) {
 		l.endFold(f)
-		*f = fold{start: now, generation: e.Generation, phase: e.Phase, logged: 1, id: l.nextDecisionID()}
+		*f = l.newFold(e, now, l.nextDecisionID())
 	}
 	reduced := Event{
 		Time: e.Time, Kind: e.Kind, DecisionID: e.DecisionID, Verdict: e.Verdict, Reason: e.Reason,
@@ -165,7 +190,7 @@ func (l *Log) endFolds(now time.Time, all bool) {
 	for _, f := range l.pending {
 		switch {
 		case f.line == nil: // ended when its successor began
-		case all || now.Sub(f.start) >= l.window || now.Before(f.start):
+		case all || !l.within(f, now):
 			l.endFold(f)
 		default:
 			kept = append(kept, f)
@@ -174,7 +199,7 @@ func (l *Log) endFolds(now time.Time, all bool) {
 	clear(l.pending[len(kept):])
 	l.pending = kept
 	for k, f := range l.uncounted {
-		if f.line == nil && (now.Sub(f.start) >= l.window || now.Before(f.start)) {
+		if f.line == nil && !l.within(f, now) {
 			delete(l.uncounted, k)
 		}
 	}

@@ -51,21 +51,21 @@ type Stats struct {
 type Log struct {
 	phase  func() string
 	now    func() time.Time
+	began  time.Time
 	window time.Duration
 	prefix string
 	writer *lineWriter
 
 	mu       sync.Mutex
 	grown    *sync.Cond // on mu: an event was pushed, or something was closed
-	ring     []Event
-	size     int
-	last     uint64
+	ring     ring
 	decision uint64
 	counters counters
 	pending  []*fold
 	overflow map[overflowKey]*fold
 	// uncounted are the repeats of targets that the counters have no room for.
 	uncounted map[key]*fold
+	situation *situation // the last
 	budgets   [budgets]bucket
 	stats     Stats
 	closed    bool
@@ -79,7 +79,7 @@ func New(c Config) *Log {
 	l := &Log{
 		phase: c.Phase, now: c.Now,
 		window:   cmp.Or(c.FoldWindow, 10*time.Second),
-		size:     cmp.Or(c.RingSize, 8192),
+		ring:     ring{size: uint64(cmp.Or(c.RingSize, 8192))},
 		prefix:   strings.ToLower(rand.Text()[:6]) + "-",
 		counters: newCounters(cmp.Or(c.MaxTargets, 50_000)),
 		overflow: map[overflowKey]*fold{}, uncounted: map[key]*fold{},
@@ -88,6 +88,7 @@ func New(c Config) *Log {
 	if l.now == nil {
 		l.now = time.Now
 	}
+	l.began = l.now()
 	for i := range l.budgets {
 		l.budgets[i] = bucket{rate: float64(cmp.Or(c.Rate, 500)), burst: float64(cmp.Or(c.Burst, 4096))}
 	}
@@ -153,18 +154,10 @@ func (l *Log) fillDecision(e *Event) {
 
 // push appends to the ring, under mu.
 func (l *Log) push(e *Event) {
-	l.last++
 	l.stats.Events++
-	e.ID = l.last
-	if len(l.ring) < l.size {
-		l.ring = append(l.ring, *e)
-	} else {
-		l.ring[l.slot(e.ID)] = *e
-	}
+	l.ring.push(e)
 	l.grown.Broadcast()
 }
-
-func (l *Log) slot(id uint64) int { return int((id - 1) % uint64(l.size)) }
 
 // The budgets: no kind of event can use up another's lines.
 const (
@@ -193,7 +186,7 @@ func (l *Log) Stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.stats
-	s.Targets = len(l.counters.cells)
+	s.Targets = l.counters.size
 	return s
 }
 

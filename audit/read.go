@@ -9,7 +9,7 @@ import (
 func (l *Log) Last() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.last
+	return l.ring.last
 }
 
 // Read copies events after the given ID into the buffer, oldest first, and says
@@ -22,24 +22,21 @@ func (l *Log) Read(after uint64, into []Event) (n int, lost uint64) {
 	return l.readLocked(l.startLocked(after), into)
 }
 
-// oldestLocked is the ID before that of the oldest event in the ring.
-func (l *Log) oldestLocked() uint64 { return l.last - uint64(len(l.ring)) }
-
 // startLocked resolves what Read says of 0 and of another start's ID.
 func (l *Log) startLocked(after uint64) uint64 {
-	if after == 0 || after > l.last {
-		return l.oldestLocked()
+	if after == 0 || after > l.ring.last {
+		return l.ring.oldest()
 	}
 	return after
 }
 
 func (l *Log) readLocked(after uint64, into []Event) (n int, lost uint64) {
-	if oldest := l.oldestLocked(); after < oldest {
+	if oldest := l.ring.oldest(); after < oldest {
 		lost, after = oldest-after, oldest
 	}
-	for ; n < len(into) && after < l.last; n++ {
+	for ; n < len(into) && after < l.ring.last; n++ {
 		after++
-		into[n] = l.ring[l.slot(after)]
+		into[n] = l.ring.get(after)
 	}
 	return n, lost
 }
@@ -49,10 +46,10 @@ func (l *Log) readLocked(after uint64, into []Event) (n int, lost uint64) {
 func (l *Log) wait(after uint64, into []Event, done func() bool) (n int, lost uint64, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for after == l.last && !l.closed && !done() {
+	for after == l.ring.last && !l.closed && !done() {
 		l.grown.Wait()
 	}
-	if done() || after == l.last {
+	if done() || after == l.ring.last {
 		return 0, 0, false
 	}
 	n, lost = l.readLocked(after, into)
