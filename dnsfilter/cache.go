@@ -20,67 +20,101 @@ type key struct {
 }
 
 // entry is one answer as upstream gave it, stripped to the records that belong
-// to the question but not yet judged: judging is the view's, policy by policy.
+// to the question but not yet judged: judging is the view's, policy by policy. There
+// are thousands, so that what can be worked out again is not kept.
 type entry struct {
-	key
-	rcode int
-	// wire is a whole packed message: header, question, answer, authority.
-	wire            []byte
-	ttl             uint32
-	stored, expires time.Time
+	name           string
+	body           string // and answers and nsRRs: see sections
+	view           atomic.Pointer[view]
+	stored         time.Duration // since the server began
+	qtype          uint16
+	rcode          uint16
+	ttl            uint16
+	answers, nsRRs uint16
 	// pinned marks an answer of the operator's, which may be loopback.
 	pinned bool
-	// failure is why there is no answer, in the cache of failures alone.
-	failure error
-	view    atomic.Pointer[view]
-	at      int // among the entries of its cache
+	at     uint32 // among the entries of its cache
 }
+
+func (e *entry) key() key { return key{e.name, e.qtype} }
+
+func (e *entry) sections() sections { return sections{e.body, e.answers, e.nsRRs} }
+
+func (e *entry) expires() time.Duration { return e.stored + time.Duration(e.ttl)*time.Second }
 
 // view is an entry judged under one policy, ready for the wire.
 type view struct {
-	policy   *policy.Compiled
-	decision policy.Decision
-	// dropped is the first address that was kept back, note says how many were.
-	dropped netip.Addr
-	note    string
-	answer  answer
-	// addrs are what the answer hands out: records and hints.
-	addrs []netip.Addr
-	// attributed is when addrs were last written to the attribution table and
-	// the kernel, in Unix nanoseconds; mu makes the writing single.
+	*verdict
+	// odd is nil where the entry goes out as it is.
+	odd *odd
+	// attributed is when its addresses were last written to the attribution table
+	// and the kernel, in nanoseconds since the server began, or one of the words
+	// below; mu makes the writing single.
 	attributed atomic.Int64
 	mu         sync.Mutex
 }
 
-// attributionRefresh is how often a cached answer's attribution is written anew: an
-// attribution outlives the cached answer by its grace, but may be evicted.
-const attributionRefresh = 30 * time.Second
+// verdict is one for all views to which it applies.
+type verdict struct {
+	policy   *policy.Compiled
+	decision policy.Decision
+}
+
+// odd is what few views have.
+type odd struct {
+	// dropped is the first address that was kept back, note says how many were.
+	dropped netip.Addr
+	note    string
+	// changed is what goes out in place of the entry's, or nil.
+	changed *sections
+	// hints are the addresses that are handed out beside those of records.
+	hints []netip.Addr
+}
+
+const (
+	// neverAttributed and nothingToAttribute are beyond every clock.
+	neverAttributed    = -1 << 62
+	nothingToAttribute = 1 << 62
+	// attributionRefresh is how often a cached answer's attribution is written anew: an
+	// attribution outlives the cached answer by its grace, but may be evicted.
+	attributionRefresh = 30 * time.Second
+)
 
 // fresh says whether the answer may go out without writing its attribution again.
-func (v *view) fresh(now time.Time) bool {
-	return len(v.addrs) == 0 || now.UnixNano()-v.attributed.Load() < int64(attributionRefresh)
+func (v *view) fresh(now time.Duration) bool {
+	return int64(now)-v.attributed.Load() < int64(attributionRefresh)
+}
+
+// shown is what of e goes out.
+func (v *view) shown(e *entry) sections {
+	if v.odd != nil && v.odd.changed != nil {
+		return *v.odd.changed
+	}
+	return e.sections()
+}
+
+// addrs are what the answer hands out: records and hints.
+func (v *view) addrs(e *entry) []netip.Addr {
+	addrs := v.shown(e).addresses()
+	if v.odd != nil {
+		addrs = append(addrs, v.odd.hints...)
+	}
+	return addrs
 }
 
 // entryOverhead is what an entry costs beside its bytes, measured.
-const entryOverhead = 512
+const entryOverhead = 256
 
-func (e *entry) cost() int { return entryOverhead + len(e.name) + 2*len(e.wire) }
+func (e *entry) cost() int { return entryOverhead + len(e.name) + 2*len(e.body) }
 
-// Failures are remembered for a second, so that a client that insists does not
-// load an upstream that is down (RFC 9520 section 3.2).
-const (
-	failureTTL     = time.Second
-	failuresKept   = 1000
-	maxFailureCost = entryOverhead + maxNameLen
-)
-
-// maxEntryWire is the largest answer that is kept.
-const maxEntryWire = 8 << 10
+// maxEntryBody is the largest answer that is kept.
+const maxEntryBody = 8 << 10
 
 // cache holds answers, bounded in number and bytes. Where it is full, the entry
 // that ends first among a few random ones goes.
 type cache struct {
 	maxEntries, maxBytes int
+	began                time.Time // what times of entries are since
 
 	mu      sync.RWMutex
 	entries map[key]*entry
@@ -92,11 +126,11 @@ type cache struct {
 // not read for it.
 type listed struct {
 	*entry
-	expires int64 // in Unix nanoseconds
+	expires time.Duration
 }
 
-func newCache(entries, bytes int) *cache {
-	return &cache{maxEntries: entries, maxBytes: bytes, entries: make(map[key]*entry)}
+func newCache(entries, bytes int, began time.Time) *cache {
+	return &cache{maxEntries: entries, maxBytes: bytes, began: began, entries: make(map[key]*entry)}
 }
 
 // get finds a live entry without allocating.
@@ -104,25 +138,25 @@ func (c *cache) get(name []byte, qtype uint16, now time.Time) *entry {
 	c.mu.RLock()
 	e := c.entries[key{string(name), qtype}]
 	c.mu.RUnlock()
-	if e == nil || !now.Before(e.expires) {
+	if e == nil || now.Sub(c.began) >= e.expires() {
 		return nil
 	}
 	return e
 }
 
 func (c *cache) put(e *entry) {
-	if len(e.wire) > maxEntryWire || !e.stored.Before(e.expires) {
+	if len(e.body) > maxEntryBody || e.ttl == 0 {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.removeLocked(c.entries[e.key])
+	c.removeLocked(c.entries[e.key()])
 	for len(c.entries) > 0 && (len(c.entries) >= c.maxEntries || c.bytes+e.cost() > c.maxBytes) {
 		c.removeLocked(c.victimLocked())
 	}
-	c.entries[e.key] = e
-	e.at = len(c.list)
-	c.list = append(c.list, listed{e, e.expires.UnixNano()})
+	c.entries[e.key()] = e
+	e.at = uint32(len(c.list))
+	c.list = append(c.list, listed{e, e.expires()})
 	c.bytes += e.cost()
 }
 
@@ -130,7 +164,7 @@ func (c *cache) removeLocked(e *entry) {
 	if e == nil {
 		return
 	}
-	delete(c.entries, e.key)
+	delete(c.entries, e.key())
 	last := len(c.list) - 1
 	c.list[e.at] = c.list[last]
 	c.list[e.at].at = e.at
@@ -160,7 +194,7 @@ type epoch struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	cache   *cache
-	failed  *cache // what lately could not be answered
+	failed  failures
 	denials denials
 	flights singleflight.Group
 
@@ -190,8 +224,8 @@ func (e *epoch) end() {
 
 func (s *Server) newEpoch() *epoch {
 	e := &epoch{
-		cache:  newCache(s.cfg.CacheEntries, s.cfg.CacheBytes),
-		failed: newCache(failuresKept, failuresKept*maxFailureCost),
+		cache:  newCache(s.cfg.CacheEntries, s.cfg.CacheBytes, s.began),
+		failed: failures{of: map[key]failure{}},
 	}
 	e.ctx, e.cancel = context.WithCancel(s.ctx)
 	return e
@@ -203,4 +237,5 @@ func (s *Server) newEpoch() *epoch {
 // judged anew.
 func (s *Server) Flush() {
 	s.epoch.Swap(s.newEpoch()).end()
+	s.verdict.Store(nil) // lest it keep a policy that is over
 }

@@ -88,14 +88,14 @@ func (s *Server) deny(p *policy.Compiled, q *question, o *outcome) reply {
 // denialOf is the answer of a denial, but for the id of its event.
 func denialOf(p *policy.Compiled, o *outcome) reply {
 	r := reply{
-		answer:  answer{rcode: dns.RcodeNameError, body: denialSOA, nsRRs: 1},
+		answer:  answer{dns.RcodeNameError, denialSOA},
 		hasEDE:  true,
 		edeCode: dns.ExtendedErrorCodeBlocked, // 15
 		edeText: "exeat: denied, reason " + string(o.decision.Reason) + ", decision ",
 	}
 	switch {
 	case o.rcode != 0:
-		r.rcode, r.body, r.nsRRs = o.rcode, nil, 0
+		r.answer = answer{rcode: o.rcode}
 	case o.decision.Reason == policy.ReasonQueryType,
 		o.addr.IsValid(),
 		p != nil && o.name != "" && p.HasAllowedBelow(o.name):

@@ -2,7 +2,6 @@ package dnsfilter
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -166,35 +165,12 @@ func (s *Server) allowedAddrs(p *policy.Compiled, e *entry) ([]netip.Addr, error
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrUnresolvable, e.name, err)
 	}
-	if v.decision.Verdict == policy.Deny && !v.dropped.IsValid() {
+	if v.decision.Verdict == policy.Deny && (v.odd == nil || !v.odd.dropped.IsValid()) {
 		return nil, &DeniedError{e.name, v.decision}
 	}
-	addrs, err := addressesIn(e)
-	if err != nil {
-		return nil, err
-	}
+	addrs := e.sections().addresses()
 	if len(addrs) == 0 {
 		return nil, fmt.Errorf("%w: %s: %w", ErrUnresolvable, e.name, errNoAnswer)
-	}
-	return addrs, nil
-}
-
-// addressesIn reads the A and AAAA records of our own packing.
-func addressesIn(e *entry) ([]netip.Addr, error) {
-	r, err := answerOf(e.key, e.rcode, e.wire)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrUnresolvable, e.name, err)
-	}
-	var addrs []netip.Addr
-	for _, ttl := range r.ttls[:r.answers] {
-		fixed := r.body[ttl-4:] // type, class, TTL, length, data
-		if t := binary.BigEndian.Uint16(fixed); t != dns.TypeA && t != dns.TypeAAAA {
-			continue
-		}
-		data := fixed[10:][:binary.BigEndian.Uint16(fixed[8:])]
-		if addr, ok := netip.AddrFromSlice(data); ok {
-			addrs = append(addrs, addr.Unmap())
-		}
 	}
 	return addrs, nil
 }

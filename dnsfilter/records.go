@@ -1,10 +1,10 @@
 package dnsfilter
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -117,7 +117,7 @@ func (r *records) ttl() uint32 {
 
 // entry packs the records as the answer to k, in room where they fit; m is what was
 // packed.
-func (r *records) entry(k key, now time.Time, room []byte) (e *entry, m *dns.Msg, err error) {
+func (r *records) entry(k key, now time.Duration, room []byte) (e *entry, m *dns.Msg, err error) {
 	ttl := r.ttl()
 	if r.soa != nil {
 		r.soa.Hdr.Ttl = ttl
@@ -130,23 +130,34 @@ func (r *records) entry(k key, now time.Time, room []byte) (e *entry, m *dns.Msg
 	if len(wire) > maxAnswerWire {
 		return nil, nil, fmt.Errorf("answer of %d bytes is too long", len(wire))
 	}
+	packed, err := k.sectionsOf(wire)
+	if err != nil {
+		return nil, nil, err
+	}
 	return &entry{
-		key: k, rcode: r.rcode, wire: bytes.Clone(wire), ttl: ttl,
-		stored: now, expires: now.Add(time.Duration(ttl) * time.Second),
+		name: k.name, qtype: k.qtype, rcode: uint16(r.rcode), ttl: uint16(ttl), stored: now,
+		body: packed.body, answers: packed.answers, nsRRs: packed.nsRRs,
 	}, m, nil
 }
 
 // message has k as its question, so that compression pointers to it hold under
 // any client's spelling of the same name.
 func (r *records) message(k key) *dns.Msg {
-	m := new(dns.Msg)
-	m.Response, m.Compress, m.Rcode = true, true, r.rcode
-	m.Question = []dns.Question{{Name: dns.Fqdn(k.name), Qtype: k.qtype, Qclass: dns.ClassINET}}
+	m := k.message()
+	m.Rcode = r.rcode
 	m.Answer = make([]dns.RR, 0, len(r.chain)+len(r.answer))
 	m.Answer = append(append(m.Answer, r.chain...), r.answer...)
 	if r.soa != nil {
 		m.Ns = []dns.RR{r.soa}
 	}
+	return m
+}
+
+// message is a reply to k without records.
+func (k key) message() *dns.Msg {
+	m := new(dns.Msg)
+	m.Response, m.Compress = true, true
+	m.Question = []dns.Question{{Name: dns.Fqdn(k.name), Qtype: k.qtype, Qclass: dns.ClassINET}}
 	return m
 }
 
@@ -158,33 +169,84 @@ func (k key) questionLen() int {
 	return len(k.name) + 2 + 4
 }
 
-// answerOf cuts the packed answer to k into what respond needs. wire is our own
-// packing, so it is well formed.
-func answerOf(k key, rcode int, wire []byte) (answer, error) {
-	at := headerLen + k.questionLen()
-	r := answer{
-		rcode:   rcode,
-		body:    wire[at:],
+// sections are the answer and authority sections of a message, packed to follow its
+// question.
+type sections struct {
+	body           string
+	answers, nsRRs uint16
+}
+
+// sectionsOf cuts them from a packed answer to k. wire is our own packing, so it is
+// well formed; that they are whole is what each relies on.
+func (k key) sectionsOf(wire []byte) (sections, error) {
+	s := sections{
+		body:    string(wire[headerLen+k.questionLen():]),
 		answers: binary.BigEndian.Uint16(wire[6:]),
 		nsRRs:   binary.BigEndian.Uint16(wire[8:]),
 	}
 	off := 0
-	for range int(r.answers) + int(r.nsRRs) {
-		off = skipName(r.body, off)
-		if off+10 > len(r.body) {
-			return answer{}, errors.New("packed answer is cut short")
+	for range int(s.answers) + int(s.nsRRs) {
+		off = skipName(s.body, off)
+		if off+fixedLen > len(s.body) {
+			return sections{}, errors.New("packed answer is cut short")
 		}
-		r.ttls = append(r.ttls, uint16(off+4))
-		off += 10 + int(binary.BigEndian.Uint16(r.body[off+8:]))
+		off += fixedLen + int(uint16At(s.body, off+8))
 	}
-	if off != len(r.body) {
-		return answer{}, errors.New("packed answer has bytes left over")
+	if off != len(s.body) {
+		return sections{}, errors.New("packed answer has bytes left over")
 	}
-	return r, nil
+	return s, nil
 }
 
+// fixedLen is the length of a record's type, class, TTL and length.
+const fixedLen = 10
+
+// each walks over the records: where the fixed part of each begins.
+func (s sections) each(yield func(i, off int) bool) {
+	off := 0
+	for i := range int(s.answers) + int(s.nsRRs) {
+		off = skipName(s.body, off)
+		if !yield(i, off) {
+			return
+		}
+		off += fixedLen + int(uint16At(s.body, off+8))
+	}
+}
+
+// addresses are those of the answer's A and AAAA records.
+func (s sections) addresses() []netip.Addr {
+	var addrs []netip.Addr
+	for i, off := range s.each {
+		if t := uint16At(s.body, off); i >= int(s.answers) || t != dns.TypeA && t != dns.TypeAAAA {
+			continue
+		}
+		data := s.body[off+fixedLen:][:uint16At(s.body, off+8)]
+		if addr, ok := netip.AddrFromSlice([]byte(data)); ok {
+			addrs = append(addrs, addr.Unmap())
+		}
+	}
+	return addrs
+}
+
+// message is the whole reply that the sections were cut from.
+func (e *entry) message() (*dns.Msg, error) {
+	wire, err := e.key().message().Pack()
+	if err != nil {
+		return nil, fmt.Errorf("pack the question: %w", err)
+	}
+	binary.BigEndian.PutUint16(wire[6:], e.answers)
+	binary.BigEndian.PutUint16(wire[8:], e.nsRRs)
+	m := new(dns.Msg)
+	if err := m.Unpack(append(wire, e.body...)); err != nil {
+		return nil, fmt.Errorf("unpack the cached answer: %w", err)
+	}
+	return m, nil
+}
+
+func uint16At(s string, off int) uint16 { return uint16(s[off])<<8 | uint16(s[off+1]) }
+
 // skipName gives the offset after a name; past the end where it has none.
-func skipName(b []byte, off int) int {
+func skipName(b string, off int) int {
 	for off < len(b) {
 		switch n := int(b[off]); {
 		case n == 0:

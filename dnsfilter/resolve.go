@@ -19,8 +19,8 @@ const pinTTL = 60
 // fetch gives the answer to k from the cache, a question in flight, the pins or
 // upstream. p has allowed k.
 func (s *Server) fetch(e *epoch, p *policy.Compiled, k key, now time.Time) (*entry, error) {
-	if f := e.failed.get([]byte(k.name), k.qtype, now); f != nil {
-		return nil, f.failure
+	if err := e.failed.get(k, now); err != nil {
+		return nil, err
 	}
 	v, err, _ := e.flights.Do(strconv.Itoa(int(k.qtype))+" "+k.name, func() (_ any, err error) {
 		defer func() { // in here, or the flight's other passengers would panic too
@@ -33,8 +33,7 @@ func (s *Server) fetch(e *epoch, p *policy.Compiled, k key, now time.Time) (*ent
 		}
 		found, err := s.resolve(e, p, k, now.Add(s.cfg.QueryTimeout))
 		if err != nil && !errors.Is(err, errSwapped) {
-			failed := time.Now()
-			e.failed.put(&entry{key: k, failure: err, stored: failed, expires: failed.Add(failureTTL)})
+			e.failed.put(k, err, time.Now())
 		}
 		return found, err
 	})
@@ -79,7 +78,7 @@ func (s *Server) resolve(e *epoch, p *policy.Compiled, k key, deadline time.Time
 func (s *Server) keep(e *epoch, p *policy.Compiled, k key, r *records) (*entry, error) {
 	buf := s.replyBuffer()
 	defer s.replies.Put(buf)
-	found, m, err := r.entry(k, time.Now(), buf[:])
+	found, m, err := r.entry(k, time.Since(s.began), buf[:])
 	if err != nil {
 		return nil, &upstreamError{dns.ExtendedErrorCodeNoReachableAuthority, err}
 	}
@@ -107,7 +106,7 @@ func (s *Server) pinned(e *epoch, k key, addrs []pinAddr) (*entry, error) {
 			Refresh: 3600, Retry: 600, Expire: 86400, Minttl: pinTTL,
 		}
 	}
-	found, _, err := r.entry(k, time.Now(), nil)
+	found, _, err := r.entry(k, time.Since(s.began), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -25,9 +25,9 @@ const denialTTL = 1
 
 // denialSOA is the authority record of every denial: owned by the root, so
 // that it is above whatever was asked (RFC 2308 section 3).
-var denialSOA = buildDenialSOA()
+var denialSOA = sections{body: buildDenialSOA(), nsRRs: 1}
 
-func buildDenialSOA() []byte {
+func buildDenialSOA() string {
 	b := []byte{0, 0, byte(dns.TypeSOA), 0, dns.ClassINET, 0, 0, 0, denialTTL}
 	names := []byte("\x06denied\x05exeat\x07invalid\x00\x0ahostmaster\x05exeat\x07invalid\x00")
 	b = binary.BigEndian.AppendUint16(b, uint16(len(names)+20))
@@ -35,17 +35,13 @@ func buildDenialSOA() []byte {
 	for _, v := range [...]uint32{1, 3600, 600, 86400, denialTTL} {
 		b = binary.BigEndian.AppendUint32(b, v)
 	}
-	return b
+	return string(b)
 }
 
 // answer is what of a reply is the same for everybody who asks.
 type answer struct {
 	rcode int
-	// body are the answer and authority sections, packed to follow the question;
-	// ttls are the offsets of its TTL fields.
-	body           []byte
-	answers, nsRRs uint16
-	ttls           []uint16
+	sections
 }
 
 // reply is what to answer; respond puts it on the wire.
@@ -75,13 +71,13 @@ func respond(out []byte, q *question, r *reply, stream bool) []byte {
 			opt += 6 + len(r.edeText) + len(r.edeID)
 		}
 	}
-	answers, nsRRs, body := r.answers, r.nsRRs, r.body
-	if room := q.size - headerLen - len(q.wire); !stream && len(body)+opt > room {
-		if len(body)+optFixedLen <= room && q.edns {
+	shown := r.sections
+	if room := q.size - headerLen - len(q.wire); !stream && len(shown.body)+opt > room {
+		if len(shown.body)+optFixedLen <= room && q.edns {
 			opt = optFixedLen // the answer matters more than the text beside it
 		} else {
 			flags |= flagTC
-			answers, nsRRs, body = 0, 0, nil
+			shown = sections{}
 		}
 	}
 	var header [headerLen]byte
@@ -90,18 +86,18 @@ func respond(out []byte, q *question, r *reply, stream bool) []byte {
 	if len(q.wire) > 0 {
 		header[5] = 1
 	}
-	binary.BigEndian.PutUint16(header[6:], answers)
-	binary.BigEndian.PutUint16(header[8:], nsRRs)
+	binary.BigEndian.PutUint16(header[6:], shown.answers)
+	binary.BigEndian.PutUint16(header[8:], shown.nsRRs)
 	if opt > 0 {
 		header[11] = 1
 	}
 	out = append(out, header[:]...)
 	out = append(out, q.wire...)
 	at := len(out)
-	out = append(out, body...)
-	if len(body) > 0 && r.age > 0 {
-		for _, off := range r.ttls {
-			field := out[at+int(off):]
+	out = append(out, shown.body...)
+	if r.age > 0 {
+		for _, off := range shown.each {
+			field := out[at+off+4:]
 			ttl := binary.BigEndian.Uint32(field)
 			binary.BigEndian.PutUint32(field, max(ttl, r.age+1)-r.age)
 		}

@@ -21,13 +21,15 @@ import (
 // use.
 type Server struct {
 	cfg       Config
+	began     time.Time
 	pins      map[string][]pinAddr
 	upstreams []*upstream
 	engine    *upstream
 	budget    *budget
 	gate      *gate
 	epoch     atomic.Pointer[epoch]
-	replies   sync.Pool // of *[maxUDPReply]byte
+	replies   sync.Pool               // of *[maxUDPReply]byte
+	verdict   atomic.Pointer[verdict] // the last that a view was given
 
 	ctx    context.Context // ends with Serve, or Close
 	cancel context.CancelFunc
@@ -60,6 +62,7 @@ func New(c Config) (*Server, error) {
 	c = c.withDefaults()
 	s := &Server{
 		cfg:    c,
+		began:  time.Now(),
 		pins:   make(map[string][]pinAddr, len(c.Pins)),
 		budget: newBudget(c.Budget),
 		gate:   newGate(c.AllQueries, c.ClientQueries),
@@ -123,7 +126,7 @@ func (s *Server) answerNow(q *question, now time.Time) (r reply, done bool) {
 	}
 	if found := e.cache.get(q.lower, q.qtype, now); found != nil && len(q.lower) > 0 {
 		v := found.view.Load()
-		if v == nil || v.policy != p || !v.fresh(now) {
+		if v == nil || v.policy != p || !v.fresh(now.Sub(s.began)) {
 			return reply{}, false
 		}
 		return s.answerView(p, q, found, v, now), true
@@ -163,13 +166,21 @@ func (s *Server) unprotected(q *question) reply {
 
 // answerView logs and writes the decision on a checked answer.
 func (s *Server) answerView(p *policy.Compiled, q *question, e *entry, v *view, now time.Time) reply {
-	o := outcome{name: e.name, decision: v.decision, note: v.note}
+	o := outcome{name: e.name, decision: v.decision}
+	if v.odd != nil {
+		o.note = v.odd.note
+	}
 	if v.decision.Verdict == policy.Deny {
-		o.addr = v.dropped
+		if v.odd != nil {
+			o.addr = v.odd.dropped
+		}
 		return s.deny(p, q, &o)
 	}
 	s.record(q, &o)
-	return reply{answer: v.answer, age: uint32(max(0, now.Sub(e.stored)/time.Second))}
+	return reply{
+		answer: answer{int(e.rcode), v.shown(e)},
+		age:    uint32(max(0, (now.Sub(s.began)-e.stored)/time.Second)),
+	}
 }
 
 // swapsEndured is how many swaps one question is judged anew for.
@@ -249,22 +260,23 @@ func (s *Server) wait(e *epoch, p *policy.Compiled, q *question, o *outcome, cli
 // attribute writes who is told which addresses, to the table and the kernel,
 // before they are told; answers that were told lately pass.
 func (s *Server) attribute(ctx context.Context, name string, e *entry, v *view, now time.Time) error {
-	if v.fresh(now) || v.decision.Verdict == policy.Deny {
+	since := now.Sub(s.began)
+	if v.fresh(since) || v.decision.Verdict == policy.Deny {
 		return nil
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.fresh(now) {
+	if v.fresh(since) {
 		return nil
 	}
-	ttl := time.Duration(e.ttl) * time.Second
-	s.cfg.Names.Add(name, v.addrs, ttl)
+	addrs, ttl := v.addrs(e), time.Duration(e.ttl)*time.Second
+	s.cfg.Names.Add(name, addrs, ttl)
 	if s.cfg.Kernel != nil {
-		if err := s.cfg.Kernel(ctx, name, v.addrs, ttl); err != nil {
+		if err := s.cfg.Kernel(ctx, name, addrs, ttl); err != nil {
 			return fmt.Errorf("fill the kernel's sets: %w", err)
 		}
 	}
-	v.attributed.Store(now.UnixNano())
+	v.attributed.Store(int64(since))
 	return nil
 }
 

@@ -17,11 +17,11 @@ func (s *Server) viewOf(e *entry, p *policy.Compiled) (*view, error) {
 	if v := e.view.Load(); v != nil && v.policy == p {
 		return v, nil
 	}
-	var m dns.Msg
-	if err := m.Unpack(e.wire); err != nil {
-		return nil, fmt.Errorf("unpack the cached answer: %w", err)
+	m, err := e.message()
+	if err != nil {
+		return nil, err
 	}
-	v, err := s.inspect(e, p, &m)
+	v, err := s.inspect(e, p, m)
 	if err != nil {
 		return nil, err
 	}
@@ -29,18 +29,32 @@ func (s *Server) viewOf(e *entry, p *policy.Compiled) (*view, error) {
 	return v, nil
 }
 
+// newView is a view that hands out no address.
+func (s *Server) newView(p *policy.Compiled, d policy.Decision, o odd) *view {
+	v := &view{verdict: s.verdict.Load()}
+	if v.verdict == nil || v.policy != p || v.decision != d {
+		v.verdict = &verdict{p, d}
+		s.verdict.Store(v.verdict)
+	}
+	if o.dropped.IsValid() || o.note != "" || o.changed != nil || len(o.hints) > 0 {
+		made := o // lest every view's be on the heap
+		v.odd = &made
+	}
+	v.attributed.Store(nothingToAttribute)
+	return v
+}
+
 // inspect judges an answer under p: the question, the names that its CNAMEs lead
 // to, and each address. m is e's message and may be changed.
 func (s *Server) inspect(e *entry, p *policy.Compiled, m *dns.Msg) (*view, error) {
-	v := &view{policy: p, decision: judge(p, e.name, e.qtype)}
-	if v.decision.Verdict == policy.Deny {
-		return v, nil
+	decision := judge(p, e.name, e.qtype)
+	if decision.Verdict == policy.Deny {
+		return s.newView(p, decision, odd{}), nil
 	}
 	if d, denied := deniedAlias(p, m.Answer); denied {
-		v.decision, v.note = d, "an alias leads to a denied name"
-		return v, nil
+		return s.newView(p, d, odd{note: "an alias leads to a denied name"}), nil
 	}
-	c := checker{server: s, policy: p, entry: e, view: v}
+	c := checker{server: s, policy: p, entry: e}
 	kept := m.Answer[:0]
 	for _, rr := range m.Answer {
 		if c.check(rr) {
@@ -48,24 +62,29 @@ func (s *Server) inspect(e *entry, p *policy.Compiled, m *dns.Msg) (*view, error
 		}
 	}
 	if c.droppedRecords > 0 || c.droppedHints > 0 {
-		v.note = fmt.Sprintf("%d addresses kept back", c.droppedRecords+c.droppedHints)
+		c.odd.note = fmt.Sprintf("%d addresses kept back", c.droppedRecords+c.droppedHints)
 	}
 	if c.droppedRecords > 0 && c.keptRecords == 0 {
-		v.decision, v.addrs = c.first, nil
-		return v, nil
+		c.odd.hints = nil
+		return s.newView(p, c.first, c.odd), nil
 	}
-	wire := e.wire
 	if c.changed {
 		m.Answer, m.Compress = kept, true
 		packed, err := m.Pack()
 		if err != nil {
 			return nil, fmt.Errorf("pack the checked answer: %w", err)
 		}
-		wire = packed
+		changed, err := e.key().sectionsOf(packed)
+		if err != nil {
+			return nil, err
+		}
+		c.odd.changed = &changed
 	}
-	var err error
-	v.answer, err = answerOf(e.key, e.rcode, wire)
-	return v, err
+	v := s.newView(p, decision, c.odd)
+	if c.keptRecords > 0 || len(c.odd.hints) > 0 {
+		v.attributed.Store(neverAttributed)
+	}
+	return v, nil
 }
 
 // deniedAlias says whether a CNAME leads to a name that denied_hosts or the
@@ -93,7 +112,7 @@ type checker struct {
 	server *Server
 	policy *policy.Compiled
 	entry  *entry
-	view   *view
+	odd    odd
 
 	keptRecords, droppedRecords, droppedHints int
 	changed                                   bool
@@ -105,9 +124,9 @@ func (c *checker) check(rr dns.RR) bool {
 	var keep bool
 	switch rr := rr.(type) {
 	case *dns.A:
-		keep = c.address(rr.A)
+		_, keep = c.address(rr.A)
 	case *dns.AAAA:
-		keep = c.address(rr.AAAA)
+		_, keep = c.address(rr.AAAA)
 	case *dns.HTTPS:
 		c.binding(&rr.SVCB)
 		return true
@@ -126,22 +145,21 @@ func (c *checker) check(rr dns.RR) bool {
 	return keep
 }
 
-// address says whether ip may be handed out, and notes it for attribution.
-func (c *checker) address(ip net.IP) bool {
+// address says whether ip may be handed out.
+func (c *checker) address(ip net.IP) (addr netip.Addr, allowed bool) {
 	addr, ok := netip.AddrFromSlice(ip)
 	if !ok {
-		return false
+		return addr, false
 	}
 	addr = addr.Unmap()
 	d := c.server.decideAddress(c.policy, c.entry.name, addr, c.entry.pinned)
 	if d.Verdict == policy.Allow {
-		c.view.addrs = append(c.view.addrs, addr)
-		return true
+		return addr, true
 	}
-	if !c.view.dropped.IsValid() {
-		c.view.dropped, c.first = addr, d
+	if !c.odd.dropped.IsValid() {
+		c.odd.dropped, c.first = addr, d
 	}
-	return false
+	return addr, false
 }
 
 // decideAddress judges an address for a DNS answer. The policy does not know which
@@ -195,7 +213,8 @@ func (c *checker) binding(rr *dns.SVCB) {
 
 func (c *checker) hints(ips []net.IP) []net.IP {
 	return slices.DeleteFunc(ips, func(ip net.IP) bool {
-		if c.address(ip) {
+		if addr, allowed := c.address(ip); allowed {
+			c.odd.hints = append(c.odd.hints, addr)
 			return false
 		}
 		c.droppedHints++
