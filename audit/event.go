@@ -110,7 +110,13 @@ type Event struct {
 
 // Target names what the event is about: name or address, with port and protocol
 // as in a policy ("pypi.org:443", "[2001:db8::1]:53/udp"); empty for neither.
-func (e *Event) Target() string { return targetText(e.Name, e.Addr, e.Port, e.Protocol) }
+func (e *Event) Target() string {
+	protocol := e.Protocol
+	if e.Channel == ChannelDNS { // a question's target is a name, by whatever it was asked
+		protocol = policy.TCP
+	}
+	return targetText(e.Name, e.Addr, e.Port, protocol)
+}
 
 func targetText(name string, addr netip.Addr, port uint16, p policy.Protocol) string {
 	host := name

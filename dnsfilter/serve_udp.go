@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
+
+	"github.com/exeat/exeat/policy"
 )
 
 const (
@@ -203,4 +205,12 @@ func clientAt(addr net.Addr) netip.AddrPort {
 		at = addr.AddrPort()
 	}
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+}
+
+// protocolOf is what a client asks by.
+func protocolOf(addr net.Addr) policy.Protocol {
+	if _, stream := addr.(*net.TCPAddr); stream {
+		return policy.TCP
+	}
+	return policy.UDP
 }

@@ -70,10 +70,16 @@ func TestOnlyWhatComesOfAProbesOwnSocketIsQuiet(t *testing.T) {
 		"its packet, redirected to us": {decision(audit.Event{
 			Channel: audit.ChannelPacket, Client: at, Addr: netip.MustParseAddr("127.0.0.1"), Protocol: policy.UDP,
 		}), true},
-		"its question": {decision(audit.Event{Channel: audit.ChannelDNS, Client: at, Name: probeName}), true},
+		"its question": {decision(audit.Event{Channel: audit.ChannelDNS, Protocol: policy.UDP, Client: at, Name: probeName}), true},
 		"its question for our pinned name, allowed": {decision(audit.Event{
-			Channel: audit.ChannelDNS, Client: at, Name: probeName, Verdict: policy.Allow,
+			Channel: audit.ChannelDNS, Protocol: policy.UDP, Client: at, Name: probeName, Verdict: policy.Allow,
 		}), true},
+		"a question from the same port of another protocol": {decision(audit.Event{
+			Channel: audit.ChannelDNS, Protocol: policy.TCP, Client: at, Name: probeName,
+		}), false},
+		"a question from the same port of the other family": {decision(audit.Event{
+			Channel: audit.ChannelDNS, Protocol: policy.UDP, Client: netip.AddrPortFrom(netip.MustParseAddr("2001:db8::2"), port), Name: probeName,
+		}), false},
 		"the same packet from another port": {decision(audit.Event{
 			Channel: audit.ChannelPacket, Client: netip.AddrPortFrom(local, port^1), Addr: to, Port: 9, Protocol: policy.UDP,
 		}), false},
@@ -87,7 +93,7 @@ func TestOnlyWhatComesOfAProbesOwnSocketIsQuiet(t *testing.T) {
 			Channel: audit.ChannelPacket, Client: at, Addr: to, Port: 9, Protocol: policy.TCP,
 		}), false},
 		"an allowed name": {decision(audit.Event{
-			Channel: audit.ChannelDNS, Client: at, Name: "pypi.test", Verdict: policy.Allow,
+			Channel: audit.ChannelDNS, Protocol: policy.UDP, Client: at, Name: "pypi.test", Verdict: policy.Allow,
 		}), false},
 		"a packet of the far side's": {decision(audit.Event{
 			Channel: audit.ChannelPacket, Client: netip.AddrPortFrom(to, port), Addr: to, Protocol: policy.UDP,

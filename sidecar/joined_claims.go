@@ -21,7 +21,8 @@ import (
 )
 
 // claims are the sockets of our own probes, by which their decisions are told from
-// the sandbox's: by a local port that only our socket has, as long as it is open.
+// the sandbox's: by a local port that only our socket has, as long as it is open. The
+// sandbox sees it (/proc/net), and may have that of another protocol or family.
 // That is all that keeps a decision out of the log, so that the sandbox cannot hide
 // one of its own: whoever forges packets with our port (which takes NET_RAW) hides
 // what a probe has asked for and no more, and no more often than the probe did.
@@ -67,6 +68,7 @@ func newClaims() (*claims, error) {
 
 type claimKey struct {
 	protocol policy.Protocol
+	ipv6     bool
 	port     uint16
 }
 
@@ -100,17 +102,34 @@ func (c *claims) claim(s probe.Socket) error {
 	if err != nil {
 		return err
 	}
+	families := []bool{s.IPv6}
+	if s.IPv6 {
+		only, err := unix.GetsockoptInt(s.FD, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
+		if err != nil {
+			return fmt.Errorf("claim a probe's socket: %w", os.NewSyscallError("getsockopt(IPV6_V6ONLY)", err))
+		}
+		if only == 0 { // it has the port of both
+			families = append(families, false)
+		}
+	}
+	for _, ipv6 := range families {
+		err = errors.Join(err, c.holdLocked(claimKey{s.Protocol, ipv6, port}, s))
+	}
+	return errors.Join(err, c.expireLocked(time.Now()))
+}
+
+// holdLocked keeps a socket as a claim.
+func (c *claims) holdLocked(key claimKey, s probe.Socket) error {
 	fd, err := unix.FcntlInt(uintptr(s.FD), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return fmt.Errorf("keep a probe's socket: %w", os.NewSyscallError("fcntl(F_DUPFD_CLOEXEC)", err))
 	}
-	key := claimKey{s.Protocol, port}
 	if before := c.held[key]; before != nil { // the kernel took its port away
 		err = os.NewSyscallError("close", unix.Close(before.fd))
 	}
 	c.held[key] = &claim{fd: fd, to: s.To.Unmap(), made: time.Now(), left: maxDecisions}
 	c.some.Store(true)
-	return errors.Join(err, c.expireLocked(time.Now()))
+	return err
 }
 
 // bindAttempts: a port that we choose may be taken.
@@ -187,10 +206,7 @@ func (c *claims) cover(e audit.Event) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e.Channel == audit.ChannelDNS { // of a question the event says no protocol
-		return c.spendLocked(claimKey{policy.UDP, e.Client.Port()}, e) || c.spendLocked(claimKey{policy.TCP, e.Client.Port()}, e)
-	}
-	return c.spendLocked(claimKey{e.Protocol, e.Client.Port()}, e)
+	return c.spendLocked(claimKey{e.Protocol, e.Client.Addr().Is6(), e.Client.Port()}, e)
 }
 
 func (c *claims) spendLocked(key claimKey, e audit.Event) bool {
