@@ -44,7 +44,7 @@ type Table struct {
 
 // names are the attributions of one address, guarded by Table.mu.
 type names struct {
-	// list is what Names gives out: replaced, never changed.
+	// list is what Names gives out, nil until it is asked for: replaced, never changed.
 	list    []string
 	entries []*entry // in the order of list
 	// until is when the first of them that is not held expires; zero is never.
@@ -150,16 +150,13 @@ func (t *Table) removeLocked(e *entry) {
 	of.rebuild(true)
 }
 
-// rebuild makes list (where the names changed) and until anew.
+// rebuild forgets list (where the names changed), and makes until anew.
 func (n *names) rebuild(changed bool) {
 	if changed {
-		n.list = make([]string, len(n.entries))
+		n.list = nil
 	}
 	n.until = time.Time{}
-	for i, e := range n.entries {
-		if changed {
-			n.list[i] = e.Name
-		}
+	for _, e := range n.entries {
 		if e.holds == 0 && (n.until.IsZero() || e.Expires.Before(n.until)) {
 			n.until = e.Expires
 		}
@@ -178,13 +175,13 @@ func (t *Table) Names(addr netip.Addr) []string {
 	}
 	list, until := of.list, of.until
 	t.mu.RUnlock()
-	if until.IsZero() || t.now().Before(until) {
+	if list != nil && (until.IsZero() || t.now().Before(until)) {
 		return list
 	}
 	return t.liveNames(addr)
 }
 
-// liveNames is Names where something has expired.
+// liveNames is Names where something has changed or expired.
 func (t *Table) liveNames(addr netip.Addr) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -192,6 +189,12 @@ func (t *Table) liveNames(addr netip.Addr) []string {
 	of := t.addrs[addr]
 	if of == nil {
 		return nil
+	}
+	if of.list == nil {
+		of.list = make([]string, len(of.entries))
+		for i, e := range of.entries {
+			of.list[i] = e.Name
+		}
 	}
 	return of.list
 }

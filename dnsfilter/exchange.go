@@ -57,18 +57,19 @@ func (u *upstream) close() {
 }
 
 // ask puts one question to this upstream and gives the reply, whatever its code.
-func (u *upstream) ask(e *epoch, deadline time.Time, name string, qtype uint16) (*dns.Msg, error) {
+func (u *upstream) ask(e *epoch, deadline time.Time, name string, qtype uint16) (got, error) {
 	var w query
 	for {
 		edns := !u.plain.Load()
 		if err := w.build(name, qtype, edns); err != nil {
-			return nil, err
+			return got{}, err
 		}
 		m, err := u.exchange(e, deadline, &w)
 		if err != nil {
-			return nil, err
+			return got{}, err
 		}
-		refusesEDNS := m.Rcode == dns.RcodeFormatError || m.Rcode == dns.RcodeNotImplemented || m.Rcode == dns.RcodeBadVers
+		rcode := m.rcode()
+		refusesEDNS := rcode == dns.RcodeFormatError || rcode == dns.RcodeNotImplemented || rcode == dns.RcodeBadVers
 		if edns && refusesEDNS { // RFC 6891 section 7
 			u.plain.Store(true)
 			continue
@@ -79,7 +80,7 @@ func (u *upstream) ask(e *epoch, deadline time.Time, name string, qtype uint16) 
 
 // exchange sends w by UDP, and by stream where UDP cannot carry the answer. (A
 // deadline, not a context of its own: that would be a timer a question.)
-func (u *upstream) exchange(e *epoch, deadline time.Time, w *query) (*dns.Msg, error) {
+func (u *upstream) exchange(e *epoch, deadline time.Time, w *query) (got, error) {
 	if !u.TLS && !u.folds.Load() {
 		m, err := u.exchangeUDP(e, deadline, w)
 		if !errors.Is(err, errUseStream) {
@@ -88,7 +89,8 @@ func (u *upstream) exchange(e *epoch, deadline time.Time, w *query) (*dns.Msg, e
 	}
 	ctx, cancel := context.WithDeadline(e.ctx, deadline)
 	defer cancel()
-	return u.streams.exchange(ctx, e, w)
+	m, err := u.streams.exchange(ctx, e, w)
+	return got{Msg: m}, err
 }
 
 // attempts bounds the rounds over the upstreams.
@@ -96,10 +98,10 @@ const attempts = 3
 
 // askAny asks the upstreams in turn, the resting ones last, until one answers
 // the question: NOERROR or NXDOMAIN.
-func (s *Server) askAny(e *epoch, deadline time.Time, name string, qtype uint16) (*dns.Msg, error) {
+func (s *Server) askAny(e *epoch, deadline time.Time, name string, qtype uint16) (got, error) {
 	ups := s.upstreamsFor(name)
 	if len(ups) == 0 {
-		return nil, &upstreamError{dns.ExtendedErrorCodeNoReachableAuthority, errors.New("no upstream is configured for this name")}
+		return got{}, &upstreamError{dns.ExtendedErrorCodeNoReachableAuthority, errors.New("no upstream is configured for this name")}
 	}
 	var last error
 	for range attempts {
@@ -113,31 +115,31 @@ func (s *Server) askAny(e *epoch, deadline time.Time, name string, qtype uint16)
 			m, err := u.ask(e, attempt, name, qtype)
 			now := time.Now()
 			if e.ctx.Err() != nil {
-				return nil, errSwapped
+				return got{}, errSwapped
 			}
 			if err != nil {
 				u.health.failed(err, now)
 				last = &upstreamError{dns.ExtendedErrorCodeNetworkError, fmt.Errorf("ask %s: %w", u, err)}
 			} else {
 				u.health.succeeded(now.Sub(began), now)
-				if m.Rcode == dns.RcodeSuccess || m.Rcode == dns.RcodeNameError {
+				if rcode := m.rcode(); rcode == dns.RcodeSuccess || rcode == dns.RcodeNameError {
 					return m, nil
 				}
 				answered++
 				last = &upstreamError{
 					dns.ExtendedErrorCodeNoReachableAuthority,
-					fmt.Errorf("%s answered %s", u, dns.RcodeToString[m.Rcode]),
+					fmt.Errorf("%s answered %s", u, dns.RcodeToString[m.rcode()]),
 				}
 			}
 			if !now.Before(deadline) {
-				return nil, last
+				return got{}, last
 			}
 		}
 		if answered == len(ups) {
 			break // all of them are there and say no; asking again changes nothing
 		}
 	}
-	return nil, last
+	return got{}, last
 }
 
 // upstreamsFor gives whom to ask about name, the resting ones last.

@@ -107,14 +107,14 @@ func (p *ports) close() {
 }
 
 // exchangeUDP asks from one socket until a reply that matches exactly has come.
-func (u *upstream) exchangeUDP(e *epoch, deadline time.Time, w *query) (*dns.Msg, error) {
+func (u *upstream) exchangeUDP(e *epoch, deadline time.Time, w *query) (got, error) {
 	dial := func() (net.Conn, error) {
 		return u.server.cfg.Dial.DialContext(e.ctx, "udp", u.Addr.String())
 	}
 	if u.ports == nil {
 		conn, err := dial()
 		if err != nil {
-			return nil, err
+			return got{}, err
 		}
 		defer closeQuietly(conn)
 		return u.converse(e, deadline, conn, w)
@@ -122,13 +122,13 @@ func (u *upstream) exchangeUDP(e *epoch, deadline time.Time, w *query) (*dns.Msg
 	for {
 		conn, slot, reused, err := u.ports.take(w.slot(portSlots), dial)
 		if err != nil {
-			return nil, err
+			return got{}, err
 		}
 		m, err := u.converse(e, deadline, conn, w)
 		// Once the epoch has ended, its interruption may still be on its way to the socket.
 		broken := err != nil && !errors.Is(err, errUseStream) || e.ctx.Err() != nil
 		if closeErr := u.ports.give(conn, slot, broken); closeErr != nil {
-			return nil, closeErr
+			return got{}, closeErr
 		}
 		if err != nil && broken && reused && !errors.Is(err, os.ErrDeadlineExceeded) && e.ctx.Err() == nil {
 			continue // the error may be the answer to an earlier question (ICMP)
@@ -138,26 +138,23 @@ func (u *upstream) exchangeUDP(e *epoch, deadline time.Time, w *query) (*dns.Msg
 }
 
 // converse sends w and reads until its reply, ignoring whatever else arrives.
-func (u *upstream) converse(e *epoch, deadline time.Time, conn net.Conn, w *query) (*dns.Msg, error) {
+func (u *upstream) converse(e *epoch, deadline time.Time, conn net.Conn, w *query) (got, error) {
 	if err := conn.SetDeadline(deadline); err != nil {
-		return nil, err
+		return got{}, err
 	}
 	stop := context.AfterFunc(e.ctx, func() { interrupt(conn) })
 	defer stop()
-	if err := sendOne(e, conn, w.bytes()); err != nil {
-		return nil, err
-	}
 	buf := u.server.replyBuffer()
 	defer u.server.replies.Put(buf)
 	folded := false
-	for {
-		n, err := conn.Read(buf[:])
+	for unsent := w.bytes(); ; unsent = nil {
+		n, err := sendAndRead(e, conn, unsent, buf[:])
 		if err != nil {
 			if folded && errors.Is(err, os.ErrDeadlineExceeded) && e.ctx.Err() == nil {
 				u.folds.Store(true)
-				return nil, errUseStream
+				return got{}, errUseStream
 			}
-			return nil, err
+			return got{}, err
 		}
 		switch w.match(buf[:n]) {
 		case matchNone:
@@ -166,20 +163,23 @@ func (u *upstream) converse(e *epoch, deadline time.Time, conn net.Conn, w *quer
 			if soon := time.Now().Add(foldedWait); !folded && soon.Before(deadline) {
 				folded = true
 				if err := conn.SetReadDeadline(soon); err != nil {
-					return nil, err
+					return got{}, err
 				}
 			}
 			continue
 		case matchExact:
 		}
 		if truncated(buf[:n]) || n == maxUDPReply {
-			return nil, errUseStream
+			return got{}, errUseStream
 		}
-		var m dns.Msg
+		if p, ok := w.readPlain(buf[:n]); ok {
+			return got{plain: p}, nil
+		}
+		m := new(dns.Msg)
 		if err := m.Unpack(buf[:n]); err != nil {
-			return nil, fmt.Errorf("reply does not parse: %w", err)
+			return got{}, fmt.Errorf("reply does not parse: %w", err)
 		}
-		return &m, nil
+		return got{Msg: m}, nil
 	}
 }
 
@@ -206,6 +206,16 @@ func sendOne(e *epoch, conn net.Conn, msg []byte) error {
 	}
 	defer e.endSend()
 	return writeTo(conn, msg)
+}
+
+// sendThenRead sends msg, unless it is nil, and reads what comes next.
+func sendThenRead(e *epoch, conn net.Conn, msg, into []byte) (int, error) {
+	if msg != nil {
+		if err := sendOne(e, conn, msg); err != nil {
+			return 0, err
+		}
+	}
+	return conn.Read(into)
 }
 
 // closeQuietly closes a socket whose failure to close tells nobody anything:

@@ -228,11 +228,13 @@ func FuzzUpstreamReply(f *testing.F) {
 			m.Answer = append(m.Answer, rr)
 			m.Question[0].Qtype = m.Answer[len(m.Answer)-1].Header().Rrtype
 		}
-		b, err := m.Pack()
-		if err != nil {
-			f.Fatal(err)
+		for _, m.Compress = range []bool{false, true} {
+			b, err := m.Pack()
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(b[2:headerLen], b[headerLen+12:], m.Question[0].Qtype)
 		}
-		f.Add(b[2:headerLen], b[headerLen+12:], m.Question[0].Qtype)
 	}
 	s := newBench(f, fuzzPolicy)
 	p := s.cfg.Policy.Load()
@@ -250,18 +252,26 @@ func FuzzUpstreamReply(f *testing.F) {
 			return
 		}
 		var m dns.Msg
+		_, isPlain := w.readPlain(msg)
 		if m.Unpack(msg) != nil {
+			if isPlain {
+				t.Fatalf("read what does not parse: %x", msg)
+			}
 			return
 		}
 		var r records
 		k := key{"a.test", qtype}
 		if r.collect(k.name, qtype, &m) != nil || (m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError) {
+			if isPlain {
+				t.Fatalf("read what is no answer: %x", msg)
+			}
 			return
 		}
 		e, _, err := r.entry(k, 0, nil)
 		if err != nil {
 			return
 		}
+		checkPlain(t, s, &w, msg, e)
 		v, err := s.viewOf(e, p)
 		if err != nil {
 			t.Fatalf("our own packing does not read: %v: %x", err, e.body)
@@ -278,6 +288,31 @@ func FuzzUpstreamReply(f *testing.F) {
 			t.Fatalf("handed out %v, attributed %v, before they are: %v", given, addrs, v.fresh(0))
 		}
 	})
+}
+
+// checkPlain asserts that a reply which is read in place is read as it is otherwise,
+// and judged as it is otherwise.
+func checkPlain(t *testing.T, s *Server, w *query, msg []byte, e *entry) {
+	t.Helper()
+	got, ok := w.readPlain(msg)
+	if !ok {
+		return
+	}
+	if e.rcode != dns.RcodeSuccess || got.sections != e.sections() || got.ttl != e.ttl {
+		t.Fatalf("read in place %+v, parsed %+v", got, e)
+	}
+	p := s.cfg.Policy.Load()
+	plain, allowed := s.inspectPlain(e, p)
+	v, err := s.viewOf(e, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if clean := v.decision.Verdict == policy.Allow && v.odd == nil; allowed != clean {
+		t.Fatalf("in place all is allowed: %v, otherwise %v", allowed, clean)
+	}
+	if allowed && (plain.decision != v.decision || plain.fresh(0) != v.fresh(0)) {
+		t.Fatalf("in place %+v, otherwise %+v", plain.decision, v.decision)
+	}
 }
 
 // checkGiven asserts what may be in an answer at all, and gives its addresses.

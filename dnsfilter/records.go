@@ -86,14 +86,17 @@ func (r *records) incomplete() bool {
 
 func canonical(name string) string { return strings.ToLower(dns.Fqdn(name)) }
 
-// clampTTL bounds the TTL (one with the top bit set is zero: RFC 2181 section 8)
-// and writes the owner as we asked for it.
+// clampTTL bounds the TTL and writes the owner as we asked for it.
 func clampTTL(h *dns.RR_Header, owner string) {
-	if h.Ttl > 1<<31-1 {
-		h.Ttl = 0
+	h.Ttl, h.Name = clampedTTL(h.Ttl), owner
+}
+
+// clampedTTL bounds a TTL; one with the top bit set is zero (RFC 2181 section 8).
+func clampedTTL(ttl uint32) uint32 {
+	if ttl > 1<<31-1 {
+		ttl = 0
 	}
-	h.Ttl = min(max(h.Ttl, minTTL), maxTTL)
-	h.Name = owner
+	return min(max(ttl, minTTL), maxTTL)
 }
 
 // ttl is how long the whole may be kept (RFC 2308 section 5 for negatives).

@@ -51,9 +51,16 @@ func (s *Server) resolve(e *epoch, p *policy.Compiled, k key, deadline time.Time
 	var r records
 	ask := k.name
 	for {
-		m, err := s.askAny(e, deadline, ask, k.qtype)
+		reply, err := s.askAny(e, deadline, ask, k.qtype)
 		if err != nil {
 			return nil, err
+		}
+		if reply.Msg == nil && ask == k.name {
+			return s.keepPlain(e, p, k, &reply.plain)
+		}
+		m, err := reply.parsed(key{ask, k.qtype})
+		if err != nil {
+			return nil, &upstreamError{dns.ExtendedErrorCodeNoReachableAuthority, err}
 		}
 		before := len(r.chain)
 		if err := r.collect(ask, k.qtype, m); err != nil {

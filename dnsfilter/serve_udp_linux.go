@@ -1,6 +1,7 @@
 package dnsfilter
 
 import (
+	"cmp"
 	"errors"
 	"net"
 	"net/netip"
@@ -183,16 +184,85 @@ func sendNow(conn *net.UDPConn, msg []byte, to unsafe.Pointer, size uintptr) err
 	}
 	var errno syscall.Errno
 	err = raw.Write(func(fd uintptr) bool {
-		for {
-			_, _, errno = syscall.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(unsafe.SliceData(msg))),
-				uintptr(len(msg)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, uintptr(to), size)
-			if errno != syscall.EINTR {
-				return errno != syscall.EAGAIN
-			}
-		}
+		errno = sendDatagram(fd, msg, to, size)
+		return errno != syscall.EAGAIN
 	})
-	if err == nil && errno != 0 {
-		err = &net.OpError{Op: "write", Net: "udp", Addr: conn.RemoteAddr(), Err: os.NewSyscallError("sendto", errno)}
+	if err == nil {
+		err = failedCall(conn, "sendto", errno)
 	}
 	return err
+}
+
+// sendAndRead sends msg, unless it is nil or the epoch has ended, and reads what comes
+// next. It sends from within the wait for something to read, which is then woken by
+// the answer, and looks for one only once it can be there.
+func sendAndRead(e *epoch, conn net.Conn, msg, into []byte) (n int, err error) {
+	udp, ok := conn.(*net.UDPConn)
+	if !ok {
+		return sendThenRead(e, conn, msg, into)
+	}
+	raw, err := udp.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var errno syscall.Errno
+	var failed error
+	call := "recvfrom"
+	err = raw.Read(func(fd uintptr) bool {
+		if msg == nil {
+			n, errno = readDatagram(fd, into)
+			return errno != syscall.EAGAIN
+		}
+		if !e.beginSend() {
+			failed = errSwapped
+			return true
+		}
+		errno = sendDatagram(fd, msg, nil, 0)
+		e.endSend()
+		if errno != 0 {
+			call = "sendto"
+			return true
+		}
+		msg = nil
+		return false
+	})
+	switch {
+	case err != nil || failed != nil:
+		return 0, cmp.Or(err, failed)
+	case errno == syscall.EAGAIN: // no room to send
+		return sendThenRead(e, conn, msg, into)
+	}
+	return n, failedCall(udp, call, errno)
+}
+
+// failedCall is the error of a call on conn, nil where there is none.
+func failedCall(conn *net.UDPConn, call string, errno syscall.Errno) error {
+	if errno == 0 {
+		return nil
+	}
+	return &net.OpError{Op: call, Net: "udp", Addr: conn.RemoteAddr(), Err: os.NewSyscallError(call, errno)}
+}
+
+func sendDatagram(fd uintptr, msg []byte, to unsafe.Pointer, size uintptr) syscall.Errno {
+	for {
+		_, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(unsafe.SliceData(msg))),
+			uintptr(len(msg)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, uintptr(to), size)
+		if errno != syscall.EINTR {
+			return errno
+		}
+	}
+}
+
+func readDatagram(fd uintptr, into []byte) (int, syscall.Errno) {
+	for {
+		n, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(unsafe.SliceData(into))),
+			uintptr(len(into)), unix.MSG_DONTWAIT, 0, 0)
+		switch errno {
+		case 0:
+			return int(n), 0
+		case syscall.EINTR:
+		default:
+			return 0, errno
+		}
+	}
 }

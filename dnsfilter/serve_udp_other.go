@@ -20,3 +20,7 @@ func writeTo(conn net.Conn, msg []byte) error {
 	_, err := conn.Write(msg)
 	return err
 }
+
+func sendAndRead(e *epoch, conn net.Conn, msg, into []byte) (int, error) {
+	return sendThenRead(e, conn, msg, into)
+}
