@@ -3,6 +3,7 @@
 package torture
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -10,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -111,34 +113,77 @@ func share(before, during []int) string {
 	return fmt.Sprintf("%d%% (%d of %d requests a second)", 100*mean(during)/max(1, mean(before)), mean(during), mean(before))
 }
 
-// affordable is how many connections the proxy says it can hold with the
-// descriptors that it may open, with room for others'.
+// TestIdleFlowsLiveOn: ten thousand, or as many as the proxy has descriptors for; what
+// is over that is reset, which the log says, and nothing else suffers.
+func TestIdleFlowsLiveOn(t *testing.T) {
+	both(t, func(t *testing.T, start func(testing.TB, ...string) *box) {
+		b, name, address := flooded(t, start)
+		n, most := scaled(t, 1500, 10000), affordable(t)
+		what := fmt.Sprintf("%d idle flows through the proxy", n)
+		var idle []*job
+		open, alive := 0, 0
+		b.strain(t, what, name, func() {
+			idle, open = b.crowd(t, n, address)
+			time.Sleep(time.Second)
+		})
+		// The first to end make room.
+		for _, j := range idle[1:] {
+			alive += j.stillAlive(t)
+		}
+		b.answersAllowed(t, address)
+		alive += idle[0].stillAlive(t)
+		full := sumLogged(t, b, func(e audit.Event) bool { return e.Reason == policy.ReasonLimit })
+		report(t, what, b.shape, "%d opened (there is room for %d), %d of them alive at the end; %d refused with reason limit in the log; a new connection afterwards works", open, most, alive, full)
+		switch {
+		case alive != open:
+			t.Errorf("%d of %d are alive", alive, open)
+		case n <= most-100 && open != n:
+			t.Errorf("%d of %d opened, there is room for %d", open, n, most)
+		case n > most && (open > most || open < most-100 || full < uint64(n-most)):
+			t.Errorf("%d opened, there is room for %d; %d refused in the log", open, most, full)
+		}
+	})
+}
+
+// affordable is how many connections the proxy can hold with the descriptors that it
+// may open (docs/limits.md).
 func affordable(t testing.TB) int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	// The far side, one process for both shapes, takes four for each flow.
-	return (int(limit.Cur) - 2048) / 8
+	return min(16384, (int(limit.Cur)-2048)/3)
 }
 
-// TestIdleFlowsLiveOn: ten thousand, or as many as descriptors allow for.
-func TestIdleFlowsLiveOn(t *testing.T) {
-	both(t, func(t *testing.T, start func(testing.TB, ...string) *box) {
-		b, name, address := flooded(t, start)
-		n := min(scaled(t, 1500, 10000), affordable(t))
-		var idle *job
-		b.strain(t, fmt.Sprintf("%d idle flows", n), name, func() {
-			idle = b.job(t, "idle", "-n", fmt.Sprint(n), "-target", address)
-			if open := idle.says(t, "open"); open != fmt.Sprint(n) {
-				t.Errorf("%s flows of %d opened", open, n)
-			}
-			time.Sleep(time.Second)
-		})
-		if lines := idle.stop(t); lines[0] != fmt.Sprintf("alive %d", n) {
-			t.Errorf("%s, want all %d", lines[0], n)
+// TestIdleFlowsStraightOut take no descriptor of ours: with no denied name in force,
+// flows to an allowed address do not pass through the proxy.
+func TestIdleFlowsStraightOut(t *testing.T) {
+	lab.NeedWorld(t)
+	targets := targetsOf("joined", 8, 3)
+	b := startJoined(t, "--allow", "*.torture.test", "--allow", "198.51.100.0/24")
+	n := scaled(t, 1500, 10000)
+	what := fmt.Sprintf("%d idle flows straight out", n)
+	descriptors := func() int {
+		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", b.engine()))
+		if err != nil {
+			t.Fatal(err)
 		}
+		return len(entries)
+	}
+	before, during, open, alive := descriptors(), 0, 0, 0
+	var idle []*job
+	b.strain(t, what, targets[0].name, func() {
+		idle, open = b.crowd(t, n, targets[8].addr.String())
+		during = descriptors()
+		time.Sleep(time.Second)
 	})
+	for _, j := range idle {
+		alive += j.stillAlive(t)
+	}
+	report(t, what, b.shape, "%d opened, %d of them alive at the end; %d descriptors more of ours", open, alive, during-before)
+	if open != n || alive != n || during-before > n/10 {
+		t.Errorf("%d of %d opened, %d alive, %d descriptors before and %d during", open, n, alive, before, during)
+	}
 }
 
 // TestSlowClientsOnEveryListener: nobody waits for them, and they are let go of.
@@ -149,15 +194,24 @@ func TestSlowClientsOnEveryListener(t *testing.T) {
 		read := targetsOf(b.shape, 8, 3)[1].addr.String()
 		n := scaled(t, 100, 400)
 		var slow []*job
-		kinds := []string{"tls", "http", "dns", "silent"}
-		if b.explicit != "none" {
-			kinds = append(kinds, "connect")
-		}
-		b.strain(t, fmt.Sprintf("%d slow clients on each of %d listeners", n, len(kinds)), name, func() {
-			for _, kind := range kinds {
-				j := b.job(t, "slow", "-n", fmt.Sprint(n), "-kind", kind, "-target", read, "-explicit", b.explicit)
-				t.Logf("%s: open %s", kind, j.says(t, "open"))
-				slow = append(slow, j)
+		var kinds []string
+		explicit := b.explicitProxies(t)
+		b.strain(t, fmt.Sprintf("%d slow clients of each kind on each listener", n), name, func() {
+			for _, at := range []struct{ family, target string }{{"IPv4", read}, {"IPv6", "2001:db8::77"}} {
+				for _, kind := range []string{"tls", "http", "dns", "silent", "connect"} {
+					args := []string{"slow", "-n", fmt.Sprint(n), "-kind", kind, "-target", at.target}
+					if kind == "connect" {
+						if explicit[at.family] == "" {
+							continue
+						}
+						args = append(args, "-explicit", explicit[at.family])
+					}
+					j := b.job(t, args...)
+					if open := j.says(t, "open"); open != fmt.Sprintf("%d refused 0", n) {
+						t.Errorf("%s over %s: open %s", kind, at.family, open)
+					}
+					slow, kinds = append(slow, j), append(kinds, kind+" over "+at.family)
+				}
 			}
 			time.Sleep(2 * time.Second)
 		})
@@ -170,6 +224,47 @@ func TestSlowClientsOnEveryListener(t *testing.T) {
 			}
 		}
 	})
+}
+
+// explicitProxies are the addresses of the explicit proxy, by family: the sealed shape
+// tells its command of one, in the joined one they are found as an agent would.
+func (b *box) explicitProxies(t *testing.T) map[string]string {
+	t.Helper()
+	if b.joined == nil {
+		return map[string]string{"IPv4": b.explicit}
+	}
+	found := map[string]string{}
+	for _, address := range strings.Fields(b.joined.Sh(t, "ss -Hltn | awk '{print $4}'")) {
+		if b.joined.speaksHTTP(address) {
+			family := "IPv4"
+			if strings.HasPrefix(address, "[") {
+				family = "IPv6"
+			}
+			found[family] = address
+		}
+	}
+	if len(found) == 0 {
+		t.Error("no explicit proxy found")
+	}
+	return found
+}
+
+// speaksHTTP says whether what listens there refuses a request that is for no proxy.
+func (s *sidecar) speaksHTTP(address string) bool {
+	conn, err := s.Dial("tcp", address)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	err = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	if err == nil {
+		_, err = io.WriteString(conn, "GET /nowhere HTTP/1.1\r\nHost: nowhere\r\n\r\n")
+	}
+	if err != nil {
+		return false
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	return err == nil && answer.StatusCode >= 400
 }
 
 // TestConnectionsThatAreGivenUp opens and resets connections without a word.
@@ -198,18 +293,20 @@ func TestAnAgentThatTakesEveryDescriptorAndPort(t *testing.T) {
 	both(t, func(t *testing.T, start func(testing.TB, ...string) *box) {
 		b, _, address := flooded(t, start)
 		if b.joined != nil {
-			// The namespace's ports are the sandbox's and ours.
+			// The namespace's ports are the sandbox's and ours. (In the sealed shape a
+			// process has fewer descriptors than there are ports.)
 			b.joined.Sh(t, "echo 32768 33767 >/proc/sys/net/ipv4/ip_local_port_range")
 		}
 		n := scaled(t, 6000, 30000)
 		var j *job
+		var open string
 		longest := b.answers(t, func() {
 			j = b.job(t, "exhaust", "-n", fmt.Sprint(n), "-target", address+":7")
-			t.Logf("open: %s", j.says(t, "open"))
+			open = j.says(t, "open")
 			time.Sleep(time.Second)
 		})
 		_, peak := b.memory(t)
-		report(t, "descriptors and ports exhausted", b.shape, "control socket at most %s, memory at most %d MiB", longest.Round(time.Millisecond), peak>>20)
+		report(t, "descriptors and ports exhausted", b.shape, "%s of %d connections open, control socket at most %s, memory at most %d MiB", open, n, longest.Round(time.Millisecond), peak>>20)
 		if longest > controlLimit*generosity || peak > memoryLimit {
 			t.Errorf("the control socket took %s, memory grew to %d MiB", longest, peak>>20)
 		}

@@ -15,12 +15,13 @@ import (
 	"github.com/miekg/dns"
 )
 
-// idle opens -n flows to a target, and holds them. It says "open N", then, for
-// each that ends, "cut"; -alive of them exchange bytes once a second and say "alive N".
+// idle opens -n flows to a target, and holds them. It says "open N" and, once it is
+// stopped, over how many of them bytes still go there and back, "alive N".
 func idle(ctx context.Context, args []string, say func(string, ...any)) error {
 	flags := flag.NewFlagSet("idle", flag.ContinueOnError)
 	n := flags.Int("n", 1000, "so many flows")
 	target := flags.String("target", "", "to whom")
+	port := flags.String("port", "7", "at which port")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -37,18 +38,21 @@ func idle(ctx context.Context, args []string, say func(string, ...any)) error {
 		}
 		work.Go(func() {
 			defer func() { <-tokens }()
-			f, err := openEcho(ctx, *target, "")
+			c, err := dial(ctx, "tcp", *target, *port)
 			if err == nil {
-				err = f.exchange()
+				err = echo{c}.exchange()
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
 				failures[oneLine(lastError(err))]++
+				if c != nil {
+					c.Close()
+				}
 				return
 			}
 			open.Add(1)
-			held = append(held, f.(echo).Conn)
+			held = append(held, c)
 		})
 	}
 	work.Wait()
@@ -89,6 +93,33 @@ var beginnings = map[string]struct {
 	"silent":  {"443", ""},
 }
 
+// echoes is a far side, for as many flows as one process has descriptors for.
+func echoes(ctx context.Context, args []string, say func(string, ...any)) error {
+	flags := flag.NewFlagSet("echoes", flag.ContinueOnError)
+	port := flags.String("port", "", "where")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	ln, err := net.Listen("tcp", ":"+*port)
+	if err != nil {
+		return err
+	}
+	defer ln.Close()
+	unhook := context.AfterFunc(ctx, func() { ln.Close() })
+	defer unhook()
+	say("listens")
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			return err
+		}
+		go func() { // until the process ends
+			defer c.Close()
+			io.Copy(c, c)
+		}()
+	}
+}
+
 // slow opens -n connections of a kind and sends a byte a -every on each. It says
 // "open N" and, once they have all been ended by the other side, "done".
 func slow(ctx context.Context, args []string, say func(string, ...any)) error {
@@ -117,12 +148,13 @@ func slow(ctx context.Context, args []string, say func(string, ...any)) error {
 		opening.Add(1)
 		work.Go(func() {
 			c, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "tcp", at)
-			opening.Done()
 			if err != nil {
 				refused.Add(1)
+				opening.Done()
 				return
 			}
 			open.Add(1)
+			opening.Done()
 			defer c.Close()
 			unhook := context.AfterFunc(ctx, func() { c.Close() })
 			defer unhook()

@@ -17,6 +17,9 @@ type job func(ctx context.Context, args []string, say func(format string, args .
 var jobs = map[string]job{
 	"flows":    flows,
 	"idle":     idle,
+	"crowd":    idle,
+	"echoes":   echoes,
+	"halfopen": halfOpen,
 	"slow":     slow,
 	"names":    askNames,
 	"packets":  packets,
@@ -29,8 +32,9 @@ var jobs = map[string]job{
 }
 
 // apart are the jobs that have a process of their own: what is to be measured beside
-// a flood must not wait for the flooder's own scheduler.
-var apart = map[string]bool{"fetches": true}
+// a flood must not wait for the flooder's own scheduler, and a crowd needs its own
+// descriptors.
+var apart = map[string]bool{"fetches": true, "crowd": true, "halfopen": true}
 
 func main() {
 	if len(os.Args) > 2 {
