@@ -209,6 +209,7 @@ func (j *job) tell(t testing.TB, words string) {
 func (j *job) says(t testing.TB, word string) string {
 	t.Helper()
 	late := time.After(3 * time.Minute)
+	failed := map[string]int{}
 	for {
 		select {
 		case line, ok := <-j.lines:
@@ -218,11 +219,15 @@ func (j *job) says(t testing.TB, word string) string {
 			if !ok || strings.HasPrefix(line, "done") {
 				t.Fatalf("the agent ended (%q) without saying %q", line, word)
 			}
-			if !strings.HasPrefix(line, "failed ") {
+			if strings.HasPrefix(line, "failed ") {
+				failed[line]++
+			} else {
 				t.Logf("agent: %s", line)
 			}
 		case <-late:
-			t.Fatalf("the agent does not say %q", word)
+			status, err := j.b.Status(t.Context())
+			t.Logf("exeat says %+v, %v; its log:\n%s", status, err, lab.Tail(j.b.log(), 4000))
+			t.Fatalf("the agent does not say %q, but %v", word, failed)
 		}
 	}
 }
