@@ -210,10 +210,17 @@ func openingsOf(c *policy.Compiled, attributed iter.Seq[attribution.Entry], now 
 			continue
 		}
 		for _, o := range openings {
-			all = append(all, Attributed{Name: e.Name, Addr: e.Addr, Opening: o, Timeout: left})
+			if opensOn(c, e.Name, e.Addr, o) {
+				all = append(all, Attributed{Name: e.Name, Addr: e.Addr, Opening: o, Timeout: left})
+			}
 		}
 	}
 	return all
+}
+
+// opensOn says that what a name opens is open on one of its addresses.
+func opensOn(c *policy.Compiled, name string, addr netip.Addr, o policy.Opening) bool {
+	return o.Protocol != policy.UDP || c.OpensUDP(name, addr, o.Port)
 }
 
 // AddAttributed opens, before the resolver's answer is written, what the policy
@@ -239,7 +246,7 @@ func (f *Firewall) AddAttributed(name string, addrs []netip.Addr, ttl time.Durat
 		addr = addr.Unmap()
 		for _, o := range openings {
 			// What stands for long enough is not written again.
-			if until := f.openings[addr][o]; until.Before(now.Add(ttl + attribution.Grace/2)) {
+			if until := f.openings[addr][o]; opensOn(f.in.Policy, name, addr, o) && until.Before(now.Add(ttl+attribution.Grace/2)) {
 				add = append(add, Attributed{Name: name, Addr: addr, Opening: o, Timeout: ttl + attribution.Grace})
 			}
 		}

@@ -140,6 +140,21 @@ func (c *Compiled) Openings(name string) []Opening {
 	}
 }
 
+// OpensUDP says that an opening of UDP for name holds on addr, which may be of a
+// special class: the resolver hands it out for the sake of another port, or did
+// under another policy. UDP goes straight out, and nobody looks at it after that;
+// TCP comes to the proxy, which does (DecideAddress).
+func (c *Compiled) OpensUDP(name string, addr netip.Addr, port uint16) bool {
+	switch ClassOf(addr) {
+	case Public:
+		return true
+	case Private:
+		return c.allowed.name(trimDot(name), wantPrivate, port, UDP) != 0
+	case Reserved, Loopback, Unspecified, LinkLocal, Metadata, Multicast, Broadcast:
+	}
+	return false
+}
+
 // shuts says that the opening is denied for the name as a whole.
 func (c *Compiled) shuts(name string, o Opening) bool {
 	if o.Protocol == UDP && o.Port == 443 && c.HoldsDeniedName() {

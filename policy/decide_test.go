@@ -205,3 +205,26 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 		t.Errorf("DecideAddress: %v allocations", n)
 	}
 }
+
+func TestUDPIsOpenedOnAnAddressAsItsClassAllows(t *testing.T) {
+	c := Compile(mustParse(t, `{"network_mode": "allowlist", "allowed_hosts": [
+		{"host": "a.test", "port": 7, "protocol": "udp"}, {"host": "a.test", "port": 443, "private": true},
+		{"host": "*.b.test", "port": 7, "protocol": "udp", "private": true}, {"host": "169.254.169.254", "port": 7, "protocol": "udp"}]}`), Options{})
+	for _, test := range []struct {
+		name, addr string
+		want       bool
+	}{
+		{"a.test", "203.0.113.7", true},
+		{"a.test", "10.0.0.7", false},
+		{"x.b.test", "10.0.0.7", true},
+		{"x.b.test.", "fd00::7", true},
+		{"x.b.test", "169.254.169.254", false},
+		{"x.b.test", "64:ff9b::a9fe:a9fe", false},
+		{"x.b.test", "127.0.0.1", false},
+		{"x.b.test", "0.0.0.0", false},
+	} {
+		if got := c.OpensUDP(test.name, netip.MustParseAddr(test.addr), 7); got != test.want {
+			t.Errorf("%s on %s: %v, want %v", test.name, test.addr, got, test.want)
+		}
+	}
+}
