@@ -36,6 +36,8 @@ type Container struct {
 	DeviceRules []string
 	// Unmasked says that /proc/sys and its like are as the host has them.
 	Unmasked bool
+	// Unfiltered says that no filter holds its system calls.
+	Unfiltered bool
 	// Userns is the user namespace mode; "" is the engine's default.
 	Userns  string
 	Restart string
@@ -129,7 +131,8 @@ func parseInspect(data []byte) ([]Container, error) {
 			Privileged: a.HostConfig.Privileged, Restart: a.HostConfig.RestartPolicy.Name,
 			DNS: a.HostConfig.DNS, Capabilities: capabilities(a),
 			DeviceRules: a.HostConfig.DeviceCgroupRules, Userns: a.HostConfig.UsernsMode,
-			Unmasked: UnmaskedBy(a.HostConfig.SecurityOpt) || a.HostConfig.ReadonlyPaths != nil && len(*a.HostConfig.ReadonlyPaths) == 0,
+			Unmasked:   UnmaskedBy(a.HostConfig.SecurityOpt) || a.HostConfig.ReadonlyPaths != nil && len(*a.HostConfig.ReadonlyPaths) == 0,
+			Unfiltered: UnfilteredBy(a.HostConfig.SecurityOpt),
 		}
 		c.heedCommand(a.Config.CreateCommand)
 		// A paused container runs; Podman says that it does not.
@@ -197,6 +200,7 @@ func (c *Container) heedCommand(args []string) {
 		switch option {
 		case "--security-opt":
 			c.Unmasked = c.Unmasked || UnmaskedBy([]string{value})
+			c.Unfiltered = c.Unfiltered || UnfilteredBy([]string{value})
 		case "--device-cgroup-rule":
 			c.DeviceRules = append(c.DeviceRules, value)
 		}
@@ -208,6 +212,13 @@ func UnmaskedBy(options []string) bool {
 	return slices.ContainsFunc(options, func(o string) bool {
 		o = strings.ReplaceAll(o, ":", "=")
 		return o == "systempaths=unconfined" || strings.HasPrefix(o, "unmask=")
+	})
+}
+
+// UnfilteredBy says that a --security-opt takes the filter of system calls away.
+func UnfilteredBy(options []string) bool {
+	return slices.ContainsFunc(options, func(o string) bool {
+		return strings.ReplaceAll(o, ":", "=") == "seccomp=unconfined"
 	})
 }
 

@@ -58,6 +58,9 @@ func Findings(c Container, look Look) []Finding {
 	if c.Unmasked && !c.Privileged {
 		find("it may write to /proc/sys, the host's core pattern and the network's settings among them", "start it without --security-opt systempaths=unconfined (or unmask)")
 	}
+	if c.Unfiltered && !c.Privileged {
+		find("its system calls are not filtered: the host's resolver is asked for names by the kernel's key service, and vsock reaches the hypervisor", "start it without --security-opt seccomp=unconfined")
+	}
 	if len(c.DeviceRules) > 0 {
 		find(fmt.Sprintf("it may open devices that it makes itself (%s), disks of the host's among them", strings.Join(c.DeviceRules, ", ")), "start it without --device-cgroup-rule")
 	}
@@ -182,6 +185,8 @@ func sortedKeys[V any](m map[string]V) []string {
 func device(name string) string {
 	base := path.Base(name)
 	switch {
+	case slices.Contains([]string{"/dev", "/dev/block"}, path.Clean(name)):
+		return "which are all of the host's, its disks among them"
 	case base == "vhost-vsock":
 		return "through which it can speak to services of the host's"
 	case strings.HasPrefix(name, "/dev/mapper/"), strings.HasPrefix(name, "/dev/disk/"), strings.HasPrefix(base, "mmcblk"),
@@ -190,7 +195,10 @@ func device(name string) string {
 	case slices.Contains([]string{"mem", "kmem", "port"}, base):
 		return "which is the machine's memory"
 	case strings.HasPrefix(base, "sd"), strings.HasPrefix(base, "vd"), strings.HasPrefix(base, "nvme"),
-		strings.HasPrefix(base, "xvd"), strings.HasPrefix(base, "dm-"), strings.HasPrefix(base, "mapper"):
+		strings.HasPrefix(base, "xvd"), strings.HasPrefix(base, "dm-"), base == "mapper", base == "disk",
+		strings.HasPrefix(base, "sg") && strings.Trim(base[2:], "0123456789") == "", strings.HasPrefix(base, "nbd"),
+		strings.HasPrefix(base, "rbd"), strings.HasPrefix(base, "zd"), strings.HasPrefix(base, "pmem"),
+		strings.HasPrefix(base, "drbd"), strings.HasPrefix(base, "bcache"), strings.HasPrefix(base, "dasd"):
 		return "which is a disk of the host's"
 	}
 	return ""

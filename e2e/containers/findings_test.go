@@ -17,8 +17,9 @@ func TestWhatWouldUndoTheGuardIsFound(t *testing.T) {
 			unmask = "unmask=ALL"
 		}
 		for says, flags := range map[string][]string{
-			"may write to /proc/sys":       {"--security-opt", unmask},
-			"devices that it makes itself": {"--device-cgroup-rule", "b 7:* rwm"},
+			"may write to /proc/sys":        {"--security-opt", unmask},
+			"system calls are not filtered": {"--security-opt", "seccomp=unconfined"},
+			"devices that it makes itself":  {"--device-cgroup-rule", "b 7:* rwm"},
 		} {
 			box := e.alone(t, flags...)
 			e.exeat(t, "attach", box, "--allow", "pypi.test").want(t, 1, says)

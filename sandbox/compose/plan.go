@@ -153,6 +153,7 @@ func asContainer(project *types.Project, s types.ServiceConfig) sandbox.Containe
 	c := sandbox.Container{
 		Name: s.Name, Privileged: s.Privileged, PIDMode: s.Pid, Userns: s.UserNSMode,
 		DeviceRules: s.DeviceCgroupRules, Unmasked: sandbox.UnmaskedBy(s.SecurityOpt),
+		Unfiltered: sandbox.UnfilteredBy(s.SecurityOpt),
 	}
 	for _, capability := range s.CapAdd {
 		c.Capabilities = append(c.Capabilities, strings.TrimPrefix(strings.ToUpper(capability), "CAP_"))
