@@ -154,20 +154,13 @@ func nat64(a [16]byte) Class {
 	if a[4] != 0 || a[5] != 1 {
 		return Reserved
 	}
-	// The local prefix may be used at each length of RFC 6052 section 2.2, and
-	// the address does not say which. Whatever the translator there may make of
-	// it counts, the strictest first.
+	// Whatever the translator there may make of it counts, the strictest first.
 	class := Public
-	if a[8] == 0 && zero(a[11:]) {
-		class = stricter(class, class4([4]byte{a[6], a[7], a[9], a[10]}))
+	forms, n := localForms(a)
+	for _, form := range forms[:n] {
+		class = stricter(class, class4(form))
 	}
-	if a[8] == 0 && zero(a[12:]) {
-		class = stricter(class, class4([4]byte{a[7], a[9], a[10], a[11]}))
-	}
-	if a[8] == 0 && zero(a[13:]) {
-		class = stricter(class, class4([4]byte(a[9:13])))
-	}
-	return stricter(class, class4(tail(a)))
+	return class
 }
 
 // teredo classifies 2001::/32 (RFC 4380) by its server and its client, whose

@@ -121,8 +121,11 @@ func (c *Compiled) deniedAddr(addr netip.Addr, w want, port uint16, p Protocol) 
 	if id := c.denied.addr(addr, w, port, p); id != 0 {
 		return c.denied.rules[id].text, true
 	}
-	if v4, ok := embedded(addr); ok {
-		return c.deniedAddr(v4, w, port, p)
+	forms, n := embedded(addr)
+	for _, v4 := range forms[:n] {
+		if text, denied := c.deniedAddr(v4, w, port, p); denied {
+			return text, true
+		}
 	}
 	return "", false
 }

@@ -11,26 +11,54 @@ var (
 	prefixCompatible = netip.MustParsePrefix("::/96")          // RFC 4291 section 2.5.5.1
 )
 
-// embedded gives the IPv4 address that is reached by way of an IPv6 one: who is
-// denied it is denied it in this form too (bypass B20).
-func embedded(addr netip.Addr) (netip.Addr, bool) {
+// embeddedForms is how many IPv4 addresses an IPv6 address may be read as at most.
+const embeddedForms = 4
+
+// embedded gives the n IPv4 addresses that an IPv6 one may lead to: who is denied
+// one is denied it in this form too (bypass B20).
+func embedded(addr netip.Addr) (forms [embeddedForms]netip.Addr, n int) {
 	if !addr.Is6() {
-		return netip.Addr{}, false
+		return forms, 0
 	}
 	a := addr.As16()
 	switch {
+	case prefixNAT64Local.Contains(addr):
+		found, n := localForms(a)
+		for i, form := range found[:n] {
+			forms[i] = netip.AddrFrom4(form)
+		}
+		return forms, n
 	case prefix6to4.Contains(addr):
-		return netip.AddrFrom4([4]byte(a[2:6])), true
+		forms[0] = netip.AddrFrom4([4]byte(a[2:6]))
 	case prefixTeredo.Contains(addr):
 		client := tail(a) // written inverted
 		for i := range client {
 			client[i] ^= 0xff
 		}
-		return netip.AddrFrom4(client), true
-	case prefixNAT64.Contains(addr), prefixNAT64Local.Contains(addr), prefixCompatible.Contains(addr), isatap(a):
-		return netip.AddrFrom4(tail(a)), true
+		forms[0] = netip.AddrFrom4(client)
+	case prefixNAT64.Contains(addr), prefixCompatible.Contains(addr), isatap(a):
+		forms[0] = netip.AddrFrom4(tail(a))
+	default:
+		return forms, 0
 	}
-	return netip.Addr{}, false
+	return forms, 1
+}
+
+// localForms are what an address of the local NAT64 prefix may be: that may be used
+// at each length of RFC 6052 section 2.2, and the address does not say which.
+func localForms(a [16]byte) (forms [embeddedForms][4]byte, n int) {
+	add := func(form [4]byte) { forms[n], n = form, n+1 }
+	if a[8] == 0 && zero(a[11:]) {
+		add([4]byte{a[6], a[7], a[9], a[10]})
+	}
+	if a[8] == 0 && zero(a[12:]) {
+		add([4]byte{a[7], a[9], a[10], a[11]})
+	}
+	if a[8] == 0 && zero(a[13:]) {
+		add([4]byte(a[9:13]))
+	}
+	add(tail(a))
+	return forms, n
 }
 
 // isatap says whether the interface identifier embeds an address (RFC 5214).
