@@ -57,6 +57,7 @@ type lab struct {
 	dir             string   // readable by every uid
 	program         string   // this binary, in dir
 	sandbox, beyond netns.NsHandle
+	starter         *starter
 	origin          *process
 	peers           []*peer
 	log             io.Writer
@@ -72,14 +73,14 @@ func newLab(ctx context.Context, size size, picked []string, command string, log
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return nil, fmt.Errorf("allow %d descriptors: %w", descriptors, err)
 	}
-	l := &lab{ctx: ctx, size: size, picked: picked, log: log, sandbox: netns.None(), beyond: netns.None()}
-	if err := l.build(command); err != nil {
+	l := &lab{ctx: ctx, size: size, picked: picked, log: log, starter: newStarter(), sandbox: netns.None(), beyond: netns.None()}
+	if err := l.furnish(command); err != nil {
 		return nil, errors.Join(err, l.close())
 	}
 	return l, nil
 }
 
-func (l *lab) build(command string) error {
+func (l *lab) furnish(command string) error {
 	if err := l.unpack(); err != nil {
 		return err
 	}
@@ -286,6 +287,7 @@ func (l *lab) close() error {
 			err = errors.Join(err, ns.Close())
 		}
 	}
+	close(l.starter.work)
 	if l.dir != "" {
 		err = errors.Join(err, os.RemoveAll(l.dir))
 	}

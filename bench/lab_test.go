@@ -5,9 +5,12 @@ package main
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/exeat/exeat/e2e/require"
 )
@@ -16,7 +19,7 @@ import (
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
-		case "origin", "load", "engine":
+		case "run", "origin", "load", "engine":
 			main()
 			os.Exit(0)
 		}
@@ -50,7 +53,7 @@ func TestEveryTargetDoesWithoutPeers(t *testing.T) {
 	l, _ := newLittleLab(t, "nobody")
 	for _, target := range targets() {
 		switch target.id {
-		case "P7", "P10", "P10-exeatd": // no peer takes part in these, and they take long
+		case "P7", "P10", "P10-exeatd", "recovery": // no peer takes part in these, and they take long
 			continue
 		}
 		t.Run(target.id, func(t *testing.T) {
@@ -62,7 +65,7 @@ func TestEveryTargetDoesWithoutPeers(t *testing.T) {
 				t.Errorf("nothing was found: %+v", s)
 			}
 			for _, v := range s.verdicts {
-				if beside := strings.Contains(v.what, "'s") && !strings.Contains(v.what, "direct"); beside == v.measured() {
+				if beside := strings.HasSuffix(v.what, "'s") && !strings.Contains(v.what, "direct"); beside == v.measured() {
 					t.Errorf("%v, without the peer", v)
 				}
 				if target.gates != hasGates(s) {
@@ -79,13 +82,7 @@ func TestAPeerThatDoesNotWorkHereIsNotMeasured(t *testing.T) {
 		{"it ends at once", "echo 1.0; [ $# = 1 ]", "haproxy: "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dir := t.TempDir()
-			// Whoever runs the peers must come to it.
-			for path := dir; path != os.TempDir() && path != "/"; path = filepath.Dir(path) {
-				if err := os.Chmod(path, 0o755); err != nil {
-					t.Fatal(err)
-				}
-			}
+			dir := openDir(t)
 			if err := os.WriteFile(filepath.Join(dir, "haproxy"), []byte("#!/bin/sh\n"+c.program+"\n"), 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -95,6 +92,61 @@ func TestAPeerThatDoesNotWorkHereIsNotMeasured(t *testing.T) {
 				t.Errorf("%d peers, the lab says %q", len(l.peers), said)
 			}
 		})
+	}
+}
+
+// openDir is a directory that the peers' uid comes to.
+func openDir(t *testing.T) string {
+	dir := t.TempDir()
+	for _, path := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestNothingOutlivesALabThatIsKilled(t *testing.T) {
+	require.Root(t)
+	require.Tool(t, "nft")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := exec.Command(self, "run", "-only", "P9", "-peers", "nobody", "-o", "-")
+	run.Env = append(os.Environ(), "TMPDIR="+openDir(t))
+	if err := run.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- run.Wait() }()
+	parts := 0 // the origin, the engine, and clients that come and go
+	var pids []int
+	for parts < 3 {
+		select {
+		case err := <-ended:
+			t.Fatalf("it has ended with %d parts: %v", parts, err)
+		case <-time.After(time.Millisecond):
+		}
+		if pids, err = treeOf(run.Process.Pid); err != nil {
+			continue // it is about to end, or a part has
+		}
+		parts = len(pids) - 1
+	}
+	if err := run.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	for _, pid := range pids[1:] {
+		for began := time.Now(); syscall.Kill(pid, 0) == nil; time.Sleep(time.Millisecond) {
+			// An orphan is somebody else's to wait for.
+			if _, fields, err := statOf(pid); err == nil && fields[0] == "Z" {
+				break
+			}
+			if time.Since(began) > time.Minute {
+				t.Fatalf("part %d is still there", pid)
+			}
+		}
 	}
 }
 

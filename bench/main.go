@@ -49,7 +49,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 
 // options are those of bench run.
 type options struct {
-	quick          bool
+	quick, deaf    bool
 	only, peers    []string
 	command        string
 	notes, results string
@@ -65,6 +65,7 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	flags.SetOutput(stderr)
 	o := options{size: full}
 	flags.BoolVar(&o.quick, "quick", os.Getenv("QUICK") == "1", "measure what has gates, less of it, and fail where one is missed by more than 15 % in every try")
+	flags.BoolVar(&o.deaf, "deaf", false, "where quick: count a try however loud the machine was")
 	only := flags.String("only", "", "comma-separated targets, e.g. P1,P4")
 	peers := flags.String("peers", "", "comma-separated peers, e.g. haproxy; default all that are installed, where quick "+strings.Join(quickPeers, ","))
 	flags.StringVar(&o.command, "engine", "", "our side: a command that redirects as it likes is given {port} and {uid} (default: the bench's own engine)")
@@ -144,7 +145,7 @@ func runLab(ctx context.Context, args []string, stderr io.Writer) error {
 func judgeAll(ctx context.Context, o options, stderr io.Writer) error {
 	timed, cancel := context.WithTimeout(ctx, quickLimit)
 	defer cancel()
-	j := &judge{log: stderr, listen: listen, began: time.Now(), open: func() (*lab, error) {
+	j := &judge{log: stderr, deaf: o.deaf, listen: listen, began: time.Now(), open: func() (*lab, error) {
 		return newLab(timed, o.size, o.peers, o.command, stderr)
 	}}
 	for _, t := range o.wanted() {

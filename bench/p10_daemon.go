@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/vishvananda/netns"
+
 	"github.com/exeat/exeat/control/client"
 )
 
@@ -20,16 +22,14 @@ import (
 // its start, and is ready, its probe passed, after at most a second.
 func daemonStarts(l *lab) (section, error) {
 	s := section{columns: []string{"exeatd", "ms"}}
-	program := filepath.Join(l.dir, "exeatd")
-	build := exec.Command("go", "build", "-trimpath", "-o", program, "github.com/exeat/exeat/cmd/exeatd")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		s.notes = append(s.notes, fmt.Sprintf("not measured: the program cannot be built here: %v: %s", err, out))
+	program, err := l.build("exeatd")
+	if err != nil {
+		s.notes = append(s.notes, "not measured: "+err.Error())
 		return s, nil
 	}
 	var answers, ready []float64
 	for i := range 2 * l.size.rounds {
-		a, r, err := l.startDaemon(program, filepath.Join(l.dir, fmt.Sprintf("control-%d.sock", i)))
+		a, r, err := l.timeDaemon(program, i)
 		if err != nil {
 			return s, err
 		}
@@ -43,39 +43,64 @@ func daemonStarts(l *lab) (section, error) {
 	return s, nil
 }
 
-// startDaemon starts exeatd in a namespace of its own and gives the ms until its
-// control socket answers and until it is ready.
-func (l *lab) startDaemon(program, socket string) (answers, ready float64, err error) {
+// timeDaemon starts exeatd and gives the ms until its control socket answers and until
+// it is ready.
+func (l *lab) timeDaemon(program string, number int) (answers, ready float64, err error) {
+	d, err := l.startDaemon(program, number)
+	if err != nil {
+		return 0, 0, err
+	}
+	answers, ready, err = awaitDaemon(d.client, d.began)
+	return answers, ready, errors.Join(err, d.stop())
+}
+
+// daemon is exeatd in a namespace of its own, which a cable joins to another.
+type daemon struct {
+	near, far netns.NsHandle
+	group     *group
+	cmd       *exec.Cmd
+	said      bytes.Buffer
+	client    *client.Client
+	began     time.Time
+}
+
+// startDaemon starts the program and does not wait for it.
+func (l *lab) startDaemon(program string, number int) (*daemon, error) {
+	name := fmt.Sprintf("control-%d.sock", number)
 	near, far, err := newPair([]string{agentAddr}, []string{stays})
 	if err != nil {
-		return 0, 0, err
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, near.Close(), far.Close()) }()
-	group, err := newGroup(filepath.Base(socket))
+	group, err := newGroup(name)
 	if err != nil {
-		return 0, 0, err
+		return nil, errors.Join(err, near.Close(), far.Close())
 	}
-	defer func() { err = errors.Join(err, group.remove()) }()
-	cmd := exec.Command(program, "--control", socket, "--allow", "pypi.test", "--resolver", stays, "--log", filepath.Join(l.dir, "exeatd.log"))
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
-	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.dir.Fd())}
-	c := client.New(socket)
-	defer c.Close()
-	start := time.Now()
-	if err := within(near, cmd.Start); err != nil {
-		return 0, 0, err
+	socket := filepath.Join(l.dir, name)
+	d := &daemon{near: near, far: far, group: group, client: client.New(socket), began: time.Now()}
+	d.cmd = exec.Command(program, "--control", socket, "--allow", originName, "--resolver", stays, "--log", filepath.Join(l.dir, "exeatd.log"))
+	d.cmd.Stdout, d.cmd.Stderr = &d.said, &d.said
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.dir.Fd())}
+	if err := l.starter.start(near, d.cmd); err != nil {
+		return nil, errors.Join(err, d.release())
 	}
-	answers, ready, err = awaitDaemon(c, start)
-	if err != nil {
-		err = errors.Join(err, cmd.Process.Kill())
-	} else {
-		err = cmd.Process.Signal(syscall.SIGTERM)
+	return d, nil
+}
+
+// stop ends the program, which must end well.
+func (d *daemon) stop() error {
+	err := d.cmd.Process.Signal(syscall.SIGTERM)
+	// What it is told to do is done in its drain of some seconds, or never.
+	late := time.AfterFunc(20*time.Second, func() { d.cmd.Process.Kill() })
+	defer late.Stop()
+	if ended := d.cmd.Wait(); ended != nil {
+		err = errors.Join(err, fmt.Errorf("exeatd: %w: %s", ended, &d.said))
 	}
-	if ended := cmd.Wait(); err != nil {
-		err = errors.Join(err, ended, errors.New(said.String()))
-	}
-	return answers, ready, err
+	return errors.Join(err, d.release())
+}
+
+func (d *daemon) release() error {
+	d.client.Close()
+	return errors.Join(d.group.remove(), d.near.Close(), d.far.Close())
 }
 
 func awaitDaemon(c *client.Client, start time.Time) (answers, ready float64, err error) {

@@ -13,11 +13,9 @@ import (
 // starts is P10: exeat run -- true takes at most 50 ms more than true.
 func starts(l *lab) (section, error) {
 	s := section{columns: []string{"command", "ms"}}
-	program := filepath.Join(l.dir, "exeat")
-	build := exec.Command("go", "build", "-trimpath", "-o", program, "github.com/exeat/exeat/cmd/exeat")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as make build does
-	if out, err := build.CombinedOutput(); err != nil {
-		s.notes = append(s.notes, fmt.Sprintf("not measured: the program cannot be built here: %v: %s", err, out))
+	program, err := l.build("exeat")
+	if err != nil {
+		s.notes = append(s.notes, "not measured: "+err.Error())
 		return s, nil
 	}
 	commands := [][]string{{"true"}, {program, "run", "--", "true"}}
@@ -37,4 +35,15 @@ func starts(l *lab) (section, error) {
 	s.rows = append(s.rows, []string{"true", plain.format("%.1f")}, []string{"exeat run -- true", ours.format("%.1f")})
 	s.verdicts = append(s.verdicts, atMost("ms added by exeat run", ours.median-plain.median, 50))
 	return s, nil
+}
+
+// build builds a program of the product, as make build does.
+func (l *lab) build(name string) (string, error) {
+	program := filepath.Join(l.dir, name)
+	build := exec.Command("go", "build", "-trimpath", "-o", program, "github.com/exeat/exeat/cmd/"+name)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%s cannot be built here: %w: %s", name, err, out)
+	}
+	return program, nil
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -46,13 +47,45 @@ func (p *process) said() []byte {
 	return bytes.Clone(p.output.text)
 }
 
+// starter starts the lab's processes, on one thread: they die with it (prctl(2),
+// PR_SET_PDEATHSIG), and so with this program, whatever ends it.
+type starter struct{ work chan func() }
+
+func newStarter() *starter {
+	s := &starter{work: make(chan func())}
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the last of the work
+		for f := range s.work {
+			f()
+		}
+	}()
+	return s
+}
+
+// start starts a command in a namespace.
+func (s *starter) start(ns netns.NsHandle, cmd *exec.Cmd) error {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	result := make(chan error, 1)
+	s.work <- func() {
+		if err := unix.Setns(int(ns), unix.CLONE_NEWNET); err != nil {
+			result <- fmt.Errorf("enter the namespace: %w", err)
+			return
+		}
+		result <- cmd.Start()
+	}
+	return <-result
+}
+
 // start runs a command in a namespace as uid. It does not outlive the lab.
 func (l *lab) start(ns netns.NsHandle, uid uint32, command ...string) (*process, error) {
 	p := &process{cmd: exec.Command(command[0], command[1:]...), ended: make(chan struct{})}
 	p.cmd.Dir = l.dir
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{Uid: uid, Gid: uid}}
-	if err := within(ns, p.cmd.Start); err != nil {
+	if err := l.starter.start(ns, p.cmd); err != nil {
 		return nil, err
 	}
 	go func() {

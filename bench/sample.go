@@ -75,7 +75,7 @@ func (l *lab) load(p *peer, mode string, n, streams int) (sample, error) {
 	client := exec.Command(command[0], command[1:]...)
 	var stdout, stderr bytes.Buffer
 	client.Stdout, client.Stderr = &stdout, &stderr
-	if err := within(l.sandbox, client.Start); err != nil {
+	if err := l.starter.start(l.sandbox, client); err != nil {
 		return sample{}, err
 	}
 	if err := client.Wait(); err != nil {
@@ -190,7 +190,7 @@ func (l *lab) hold(p *peer, n int) (*holding, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := within(l.sandbox, h.cmd.Start); err != nil {
+	if err := l.starter.start(l.sandbox, h.cmd); err != nil {
 		return nil, err
 	}
 	opened := make(chan error, 1)

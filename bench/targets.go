@@ -17,6 +17,7 @@ func targets() []target {
 		{"P9", "round trip of an established flow", roundTrip, true},
 		{"P10", "start", starts, false},
 		{"P10-exeatd", "start of the sidecar", daemonStarts, false},
+		{"recovery", "of connections, when exeatd's worker is killed", recovery, false},
 		{"P11", "what goes straight out", straightOut, true},
 		{"memory", "of our process", memory, false},
 	}
