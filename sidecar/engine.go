@@ -116,6 +116,8 @@ type Engine struct {
 	mu    sync.RWMutex
 	state State
 	lease *leaseTimer
+	// locked is why everything is denied, once the kernel does so too.
+	locked string
 
 	// resumed, where not nil, is closed once the kernel has what Resume assumed.
 	resumed chan struct{}
@@ -147,6 +149,8 @@ type State struct {
 	Since      time.Time       `json:"since"`
 	Lease      *api.Lease      `json:"lease,omitempty"`
 	Phases     []policy.Phase  `json:"phases,omitempty"`
+	// Locked is why everything is denied, where that was no swap.
+	Locked string `json:"locked,omitempty"`
 }
 
 // Validate reports everything that is missing from c.

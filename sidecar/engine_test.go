@@ -35,6 +35,7 @@ type steps struct {
 	holding chan struct{} // when not nil, Swap waits for it to be closed
 	entered chan struct{}
 	revoke  int
+	kept    sidecar.State
 	inForce *sidecar.Policy
 	// seen is the generation in force, as a decision would load it, at each step.
 	seen map[string]uint64
@@ -86,8 +87,11 @@ func (s *steps) Cut(string) bool              { return false }
 func (s *steps) List() []api.Flow             { return nil }
 func (s *steps) Len() int                     { return 0 }
 func (s *steps) Flush()                       { must(s.step("resolver")) }
-func (s *steps) Prepare(sidecar.State) (func() error, error) {
-	return func() error { return s.step("store commits") }, s.step("store prepares")
+func (s *steps) Prepare(state sidecar.State) (func() error, error) {
+	return func() error {
+		s.kept = state
+		return s.step("store commits")
+	}, s.step("store prepares")
 }
 
 func (s *steps) Forget() error { return s.step("store forgets") }
@@ -349,10 +353,39 @@ func TestLockdownDeniesThoughTheKernelRefuses(t *testing.T) {
 	if d.Verdict != policy.Deny || d.Reason != policy.ReasonMode {
 		t.Errorf("decision %+v, want deny mode", d)
 	}
-	if done := s.take(); !slices.Contains(done, "flows") {
-		t.Errorf("steps %q, want open flows judged again", done)
+	want := []string{"resolver", "flows", "store prepares", "store commits", "kernel"}
+	if done := s.take(); !slices.Equal(done, want) {
+		t.Errorf("steps %q, want %q: a worker after this one denies, too", done, want)
+	}
+	if s.kept.Document.Mode != policy.ModeNoNetwork || s.kept.Locked != "a link appeared" || s.kept.Generation != 2 {
+		t.Errorf("kept %+v, want no-network, why, and generation 2", s.kept)
 	}
 	if e.Status().Ready {
 		t.Error("ready in lockdown")
+	}
+	// The kernel is tried again, until it takes the rules.
+	s.refuse = nil
+	e.Lockdown(t.Context(), "a link appeared")
+	if done := s.take(); !slices.Contains(done, "kernel") || e.Locked() != "a link appeared" {
+		t.Errorf("steps %q, locked %q; want the kernel tried again", done, e.Locked())
+	}
+	e.Lockdown(t.Context(), "a link appeared")
+	if done := s.take(); len(done) != 0 || e.Policy().Generation != 3 {
+		t.Errorf("steps %q, generation %d, for what is locked down already", done, e.Policy().Generation)
+	}
+	if _, err := swapTo(t, e, `"public"`); err != nil || e.Locked() != "" || s.kept.Locked != "" {
+		t.Errorf("a swap: %v, locked %q, kept %q", err, e.Locked(), s.kept.Locked)
+	}
+}
+
+func TestLockdownReachesTheKernelThoughTheStateCannotBeKept(t *testing.T) {
+	for _, step := range []string{"store prepares", "store commits"} {
+		s := &steps{}
+		e := newEngine(t, s, nil)
+		s.refuse = map[string]error{step: errors.New("disk full")}
+		e.Lockdown(t.Context(), "a link appeared")
+		if done := s.take(); !slices.Contains(done, "kernel") || !slices.Contains(done, "store forgets") {
+			t.Errorf("%s fails: steps %q, want the kernel shut, and a restart that denies", step, done)
+		}
 	}
 }

@@ -110,7 +110,7 @@ func (e *Engine) commit(ctx context.Context, compiled *policy.Compiled, next Sta
 	e.attributing.Unlock()
 
 	e.mu.Lock()
-	e.state = next
+	e.state, e.locked = next, ""
 	e.startLeaseLocked()
 	e.mu.Unlock()
 	e.breach.Store(nil)
@@ -153,31 +153,80 @@ func (e *Engine) fault(why string) {
 	e.config.Log.Record(audit.Event{Kind: audit.KindBreach, Message: why, Generation: e.generation()})
 }
 
-// Lockdown denies everything, whether or not the kernel takes the rules for it:
-// the proxy and the resolver deny from here on in any case. why is recorded.
+// Lockdown denies everything, whether or not the kernel takes the rules for it, or
+// the state can be kept: the proxy and the resolver deny from here on in any case,
+// and so does a worker after this one, until a swap succeeds. why is recorded; where
+// all is denied for it already, nothing else is done.
 func (e *Engine) Lockdown(ctx context.Context, why string) {
-	_, err := e.swap(ctx, change{document: policy.Document{Mode: policy.ModeNoNetwork}})
-	if err == nil {
+	ctx = context.WithoutCancel(ctx)
+	began := time.Now()
+	e.swapping.Lock()
+	defer e.swapping.Unlock()
+	e.mu.RLock()
+	state, locked := e.state, e.locked
+	e.mu.RUnlock()
+	if locked == why {
 		e.fault(why)
 		return
 	}
-	e.swapping.Lock()
-	defer e.swapping.Unlock()
+	locked = ""
+	next := State{
+		Document: policy.Document{Mode: policy.ModeNoNetwork}, Generation: state.Generation + 1,
+		Since: began, Phases: state.Phases, Locked: why,
+	}
+	compiled := policy.Compile(next.Document, policy.Options{Floor: e.config.Floor, Generation: next.Generation})
 	e.changes.Add(1)
 	defer e.changes.Add(1)
-	e.mu.Lock()
-	e.state.Document, e.state.Phase, e.state.Lease = policy.Document{Mode: policy.ModeNoNetwork}, "", nil
-	e.state.Generation++
-	e.state.Since = time.Now()
-	compiled := policy.Compile(e.state.Document, policy.Options{Floor: e.config.Floor, Generation: e.state.Generation})
-	e.startLeaseLocked()
-	e.mu.Unlock()
 	e.attributing.Lock()
 	e.inForce.p.Store(compiled)
 	e.attributing.Unlock()
 	e.config.Resolver.Flush()
-	e.config.Flows.Rejudge(compiled)
-	e.fault(fmt.Sprintf("%s; the kernel did not take the rules of no-network: %v", why, err))
+	revoked := e.config.Flows.Rejudge(compiled)
+	// Before the kernel: a worker that dies from here on is followed by one that denies.
+	if err := e.keep(next); err != nil {
+		why += "; " + err.Error()
+	}
+	e.attributing.Lock()
+	direct, err := e.config.Kernel.Swap(ctx, compiled, nil)
+	e.attributing.Unlock()
+	if err != nil {
+		why += "; the kernel did not take the rules of no-network: " + err.Error()
+	} else {
+		e.config.Log.Record(audit.Event{
+			Kind: audit.KindSwap, Generation: next.Generation, Revoked: revoked + direct,
+			Duration: time.Since(began), Message: "policy " + string(next.Document.Mode),
+		})
+		locked = next.Locked
+	}
+	e.breach.Store(&why)
+	e.mu.Lock()
+	e.state, e.locked = next, locked
+	e.startLeaseLocked()
+	e.mu.Unlock()
+	e.fault(why)
+}
+
+// Locked is why everything is denied, kernel and all; "" where a swap says what is.
+func (e *Engine) Locked() string {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.locked
+}
+
+// keep keeps a state at once, or sees to it that a restart denies everything.
+func (e *Engine) keep(s State) error {
+	if e.config.Store == nil {
+		return nil
+	}
+	commit, err := e.config.Store.Prepare(s)
+	if err == nil {
+		err = commit()
+	}
+	if err != nil {
+		err = errors.Join(err, e.config.Store.Forget())
+		return fmt.Errorf("the state could not be kept, a restart will deny everything: %w", err)
+	}
+	return nil
 }
 
 // Phases is the answer of GET /v1/phases.

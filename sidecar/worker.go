@@ -175,7 +175,7 @@ func (w *joinedWorker) enforce(stdout io.Writer) (err error) {
 // tell us apart our sockets bear secrets, which the rules do not know yet.
 func (h *handover) resumes(now time.Time) bool {
 	return h.Restart != "" && h.Own.Cgroup != 0 && h.Distrust == "" && !h.Between &&
-		h.State != nil && (h.State.Lease == nil || now.Before(h.State.Lease.Expires))
+		h.State != nil && h.State.Locked == "" && (h.State.Lease == nil || now.Before(h.State.Lease.Expires))
 }
 
 // offer sends v unless enough is waiting.
@@ -272,9 +272,12 @@ func (h *handover) ownTraffic() string {
 	return fmt.Sprintf("uid %d and a secret mark", h.Own.UID)
 }
 
-// begin puts the first policy in force and says where it came from.
+// begin puts the first policy in force and says where it came from. A lockdown goes
+// on, also where the kernel refuses it still: so the control socket tells of it.
 func (w *joinedWorker) begin() error {
-	if err := w.car.Begin(context.Background()); err != nil {
+	if w.State != nil && w.State.Locked != "" {
+		w.car.Lockdown(context.Background(), w.State.Locked)
+	} else if err := w.car.Begin(context.Background()); err != nil {
 		return err
 	}
 	record := func(kind audit.Kind, message string) { w.car.Log().Record(audit.Event{Kind: kind, Message: message}) }

@@ -3,12 +3,19 @@
 package joined
 
 import (
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/exeat/exeat/e2e/lab"
 	"github.com/exeat/exeat/e2e/require"
+	"github.com/exeat/exeat/policy"
 )
 
 // says waits for words in the log.
@@ -54,6 +61,55 @@ func TestRulesThatSomebodyElseRemovesComeBackAndDenyEverything(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A lockdown outlives the worker that made it, also where the kernel refused it: here
+// because the table has another owner, who may do with it what they like.
+func TestALockdownOutlivesItsWorker(t *testing.T) {
+	s := start(t, "--allow", "203.0.113.7:7")
+	release := s.ownOurTable(t)
+	s.says(t, "the kernel did not take the rules of no-network")
+	worker := s.Worker(t)
+	if err := syscall.Kill(worker, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	lab.Eventually(t, "a worker that is locked down", func() bool {
+		status, err := s.Status(t.Context())
+		return err == nil && status.PID != worker && status.Mode == policy.ModeNoNetwork && strings.Contains(fmt.Sprint(status.Health), "somebody else")
+	})
+	release()
+	lab.Eventually(t, "rules that deny", func() bool {
+		_, err := s.try("tcp", "203.0.113.7:7")
+		return lab.Refused(err)
+	})
+	s.deniedAll(t)
+	s.swap(t, `{"network_mode":"allowlist","allowed_hosts":["203.0.113.7:7"]}`)
+	s.AwaitReady(t)
+	s.echoes(t, "203.0.113.7:7")
+}
+
+// ownOurTable takes our table away and keeps one of its name, which nobody else may
+// change (nft(8), flags owner), until release.
+func (s *sidecar) ownOurTable(t *testing.T) (release func()) {
+	t.Helper()
+	cmd := exec.Command(require.Tool(t, "nft"), "-i")
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = s.In(cmd.Start)
+	}
+	if err == nil {
+		_, err = io.WriteString(in, "delete table inet exeat; add table inet exeat { flags owner; }\n")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	release = sync.OnceFunc(func() {
+		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(release)
+	return release
 }
 
 func TestALinkThatAppearsLater(t *testing.T) {
