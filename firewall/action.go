@@ -252,11 +252,11 @@ func InCgroup(level uint32, id uint64) Statement {
 	}}
 }
 
-// SocketMark is `socket mark M`: the mark of the local socket that the packet
-// belongs to, in input too.
-func SocketMark(m uint32) Statement {
-	return Statement{text: fmt.Sprintf("socket mark 0x%08x", m), exprs: []expr.Any{
+// SocketMarked is `socket mark != 0`: the local socket that the packet belongs to, in
+// input too, bears some mark.
+func SocketMarked() Statement {
+	return Statement{text: "socket mark != 0x00000000", exprs: []expr.Any{
 		&expr.Socket{Key: expr.SocketKeyMark, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: native32(m)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: native32(0)},
 	}}
 }

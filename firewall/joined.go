@@ -168,7 +168,9 @@ const (
 	listDeny  = "deny"
 )
 
-// own matches what we send; asReceiver matches what comes to a socket of ours.
+// own matches what we send; asReceiver matches what comes to a socket of ours, or to
+// any that bears a mark where only that tells: were it ours alone, whoever may mark
+// sockets would learn which it is, by trying until a datagram to itself vanishes.
 // A probe's packets are ours to the kernel, and the agent's to the rules.
 func (j *joined) own() []Statement {
 	var s []Statement
@@ -185,7 +187,7 @@ func (j *joined) asReceiver() Statement {
 	if j.Own.Cgroup != 0 {
 		return InCgroup(j.Own.Level, j.Own.Cgroup)
 	}
-	return SocketMark(j.Own.Bears.Mark)
+	return SocketMarked()
 }
 
 // with makes a rule of shared statements and more.

@@ -29,6 +29,7 @@ func (j *joined) output() Chain {
 		rules = append(rules,
 			with(forged, j.log(attackPrefix), Drop()).Comments("our uid without the secrets: somebody took it"),
 			with(slices.Concat([]Statement{To(j.engine)}, forged[:1], forged[2:]), j.log(attackPrefix), Drop()).Comments("on lo, what would tell a right guess from a wrong one"),
+			with(slices.Concat([]Statement{From(j.engine)}, forged[:1], forged[2:]), j.log(attackPrefix), Drop()),
 			with(slices.Concat([]Statement{OutIface("lo"), CTOriginal(), TCPorUDP(), DPort(j.services...)}, forged[:1], forged[2:]), j.log(attackPrefix), Drop()))
 	}
 	rules = append(rules,

@@ -36,7 +36,20 @@ type Log struct {
 	started bool
 	next    uint32 // sequence number of the next packet
 	lost    atomic.Uint64
+
+	// attacks are those that no event stands for yet; spent is how much of attackBurst
+	// was, by attacked.
+	attacks  uint64
+	spent    time.Duration
+	attacked time.Time
 }
+
+// Attacks become events one by one at first, attackBurst of them, and then one in
+// attackEvery: who can make one can make a hundred thousand a second.
+const (
+	attackEvery = time.Second
+	attackBurst = 16
+)
 
 // Of linux/netfilter/nfnetlink_log.h.
 const (
@@ -140,10 +153,7 @@ func (l *Log) count(seq uint32) {
 // in force adds the rule, and the reason where it agrees.
 func (l *Log) record(prefix string, p packet) {
 	if prefix == attackPrefix {
-		l.Log.Record(audit.Event{Kind: audit.KindBreach, Channel: audit.ChannelPacket, Addr: p.dst, Port: p.dport, Protocol: p.protocol(), Message: "a packet bore our user id without our secrets"})
-		if l.Attack != nil {
-			l.Attack()
-		}
+		l.attack(p, time.Now())
 		return
 	}
 	words := strings.Fields(prefix)
@@ -172,6 +182,30 @@ func (l *Log) record(prefix string, p packet) {
 		return
 	}
 	l.explain(&e, c, p)
+	l.Log.Record(e)
+}
+
+// attack tells of a packet that only an attacker sends. Where it told of many just
+// now the next event stands for it.
+func (l *Log) attack(p packet, now time.Time) {
+	l.spent = max(l.spent-now.Sub(l.attacked), 0)
+	l.attacked = now
+	l.attacks++
+	if l.Attack != nil {
+		l.Attack()
+	}
+	if l.spent > (attackBurst-1)*attackEvery {
+		return
+	}
+	l.spent += attackEvery
+	e := audit.Event{
+		Kind: audit.KindBreach, Channel: audit.ChannelPacket, Addr: p.dst, Port: p.dport, Protocol: p.protocol(),
+		Message: "a packet bore our user id without our secrets",
+	}
+	if l.attacks > 1 {
+		e.Folded = l.attacks
+	}
+	l.attacks = 0
 	l.Log.Record(e)
 }
 

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -114,5 +115,27 @@ func TestOverlappingRangesAreMergedForTheKernel(t *testing.T) {
 				t.Errorf("%s, want %s", got, c.want)
 			}
 		})
+	}
+}
+
+func TestAFloodOfAttacksIsAFewEventsThatStandForAll(t *testing.T) {
+	r := &recorder{}
+	heard := 0
+	l := Log{LogConfig: LogConfig{Log: r, Attack: func() { heard++ }}}
+	at := time.Unix(1_000_000_000, 0)
+	const packets = 100_000
+	for i := range packets {
+		l.attack(packet{}, at.Add(time.Duration(i)*100*time.Microsecond)) // in ten seconds
+	}
+	l.attack(packet{}, at.Add(time.Minute))
+	if n := len(r.events); n < attackBurst || n > attackBurst+12 {
+		t.Errorf("%d events, want a burst of %d and one a second", n, attackBurst)
+	}
+	var told uint64
+	for _, e := range r.events {
+		told += max(e.Folded, 1)
+	}
+	if told != packets+1 || heard != packets+1 {
+		t.Errorf("the events stand for %d attacks, and %d were acted on; want all %d", told, heard, packets+1)
 	}
 }
