@@ -17,7 +17,7 @@ const daemon = "/exeatd"
 // become starts the child that keeps the ready file and makes this process
 // exeatd, so that process 1 of the container is the keeper.
 func become(args []string) error {
-	watcher := exec.Command("/proc/self/exe", "watch")
+	watcher := exec.Command("/proc/self/exe", harborWatch, harborReady)
 	watcher.Args[0] = "harbor-egress"
 	watcher.Stderr = os.Stderr
 	watcher.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -25,6 +25,12 @@ func become(args []string) error {
 		return fmt.Errorf("start the keeper of the ready file: %w", err)
 	}
 	return fmt.Errorf("become %s: %w", daemon, syscall.Exec(daemon, append([]string{daemon}, args...), os.Environ()))
+}
+
+// again makes this process another of ours.
+func again(args ...string) error {
+	const self = "/proc/self/exe"
+	return fmt.Errorf("start again: %w", syscall.Exec(self, append([]string{"harbor-egress"}, args...), os.Environ()))
 }
 
 // renounce gives up every capability, on every thread (capabilities(7)).

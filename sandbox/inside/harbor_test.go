@@ -14,49 +14,63 @@ import (
 	"github.com/exeat/exeat/control/client"
 )
 
-func TestTheReadyFileIsThereOnlyWhileTheSidecarIsReady(t *testing.T) {
-	dir := t.TempDir()
-	var ready atomic.Bool
-	socket, err := net.Listen("unix", filepath.Join(dir, "s"))
+// serveReadiness answers at a socket as ready says.
+func serveReadiness(t *testing.T, ready *atomic.Bool) (socket string, server *http.Server) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "s")
+	ln, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if !ready.Load() {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(socket) }()
-	to := client.New(filepath.Join(dir, "s"))
+	go func() { served <- server.Serve(ln) }()
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+		<-served
+	})
+	return socket, server
+}
+
+// becomes waits until the file is there, or is not.
+func becomes(t *testing.T, file string, want bool, when string) {
+	t.Helper()
+	for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(file); (err == nil) == want {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the file is there: %v, %s", !want, when)
+		}
+	}
+}
+
+func TestTheReadyFileIsThereOnlyWhileTheSidecarIsReady(t *testing.T) {
+	var ready atomic.Bool
+	socket, server := serveReadiness(t, &ready)
+	to := client.New(socket)
 	defer to.Close()
-	file := filepath.Join(dir, "ready")
+	file := filepath.Join(t.TempDir(), "ready")
 	ctx, stop := context.WithCancel(t.Context())
 	kept := make(chan error, 1)
 	go func() { kept <- keepReady(ctx, to, file) }()
-	becomes := func(want bool, when string) {
-		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-			if _, err := os.Stat(file); (err == nil) == want {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("the file is there: %v, %s", !want, when)
-			}
-		}
-	}
-	becomes(false, "before it was ready")
+	becomes(t, file, false, "before it was ready")
 	ready.Store(true)
-	becomes(true, "once it was ready")
+	becomes(t, file, true, "once it was ready")
 	ready.Store(false)
-	becomes(false, "once it was not any more")
+	becomes(t, file, false, "once it was not any more")
 	ready.Store(true)
-	becomes(true, "once it was ready again")
+	becomes(t, file, true, "once it was ready again")
 	if err := server.Close(); err != nil {
 		t.Error(err)
 	}
-	<-served
-	becomes(false, "when nobody answers")
+	becomes(t, file, false, "when nobody answers")
 	stop()
 	if err := <-kept; err != nil {
 		t.Error(err)
