@@ -182,7 +182,7 @@ func TestTheSchedule(t *testing.T) {
 // they see is no breach.
 func TestProbesAmidSwapsFindNoBreach(t *testing.T) {
 	s := start(t, "--mode", "public", "--schedule", "1ms")
-	const swaps = 100
+	const swaps = 50
 	var last uint64
 	for i := range swaps {
 		last = s.swap(t, []string{`"no-network"`, `"public"`}[i%2]).Generation
