@@ -31,6 +31,7 @@ func agentActions() map[string]func(args []string) error {
 	return map[string]func([]string) error{
 		"connect":  agentConnect,
 		"send":     agentSend,
+		"many":     agentMany,
 		"flood":    agentFlood,
 		"talk":     agentTalk,
 		"attack":   agentAttack,
