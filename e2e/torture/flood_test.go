@@ -132,15 +132,19 @@ func TestIdleFlowsLiveOn(t *testing.T) {
 		}
 		b.answersAllowed(t, address)
 		alive += idle[0].stillAlive(t)
-		full := sumLogged(t, b, func(e audit.Event) bool { return e.Reason == policy.ReasonLimit })
+		full := uint64(0)
+		lab.Eventually(t, "those that there was no room for in the log", func() bool {
+			full = sumLogged(t, b, func(e audit.Event) bool { return e.Reason == policy.ReasonLimit })
+			return open+int(full) >= n
+		})
 		report(t, what, b.shape, "%d opened (there is room for %d), %d of them alive at the end; %d refused with reason limit in the log; a new connection afterwards works", open, most, alive, full)
 		switch {
 		case alive != open:
 			t.Errorf("%d of %d are alive", alive, open)
 		case n <= most-100 && open != n:
 			t.Errorf("%d of %d opened, there is room for %d", open, n, most)
-		case n > most && (open > most || open < most-100 || full < uint64(n-most)):
-			t.Errorf("%d opened, there is room for %d; %d refused in the log", open, most, full)
+		case n > most && (open > most || open < most-100):
+			t.Errorf("%d opened, there is room for %d", open, most)
 		}
 	})
 }
@@ -345,7 +349,8 @@ func TestDistinctDeniedNamesAreCountedAndLogged(t *testing.T) {
 		}
 		logged := uint64(0)
 		lab.Eventually(t, "the whole flood in the log", func() bool { logged = sumLogged(t, b, match); return logged >= uint64(n) })
-		if logged > uint64(n) {
+		// What the kernel says by itself (router solicitations) is denied, too.
+		if logged > uint64(n+n/1000) {
 			t.Errorf("the log accounts for %d denials, want %d", logged, n)
 		}
 		t.Logf("%d lines of summary", len(summary.Counts))

@@ -29,7 +29,7 @@ const (
 // hold it says the number of. One after the other: the rate is the machine's.
 func TestDeniedPacketsAtARate(t *testing.T) {
 	for _, test := range []struct {
-		shape, what, args string
+		shape, way, what, args string
 		// datagrams is how many of them are one packet to the rules.
 		datagrams uint64
 		// impossible is what the agent must be answered where the shape takes the way away.
@@ -37,20 +37,21 @@ func TestDeniedPacketsAtARate(t *testing.T) {
 		// often are those that the short variant has, too.
 		often bool
 	}{
-		{shape: "sealed", what: "sendto, IPv4", args: "-target " + flooder4, datagrams: 1, often: true},
-		{shape: "sealed", what: "sendto, IPv6", args: "-target " + flooder6, datagrams: 1},
-		{shape: "sealed", what: "UDP GSO, 64 datagrams a packet", args: "-way gso -target " + flooder4, datagrams: 64},
-		{shape: "sealed", what: "io_uring", args: "-way uring -target " + flooder4, impossible: "io_uring_setup: operation not permitted"},
-		{shape: "joined", what: "sendto, IPv4", args: "-target " + flooder4, datagrams: 1, often: true},
-		{shape: "joined", what: "sendto, IPv6", args: "-target " + flooder6, datagrams: 1},
-		{shape: "joined", what: "io_uring, 128 sends a call", args: "-way uring -target " + flooder4, datagrams: 1},
-		{shape: "joined", what: "UDP GSO, 64 datagrams a packet", args: "-way gso -target " + flooder4, datagrams: 64},
-		{shape: "joined", what: "a packet socket (NET_RAW)", args: "-way packet -target " + flooder4, datagrams: 1, often: true},
+		{shape: "sealed", way: "sendto4", what: "sendto, IPv4", args: "-target " + flooder4, datagrams: 1, often: true},
+		{shape: "sealed", way: "sendto6", what: "sendto, IPv6", args: "-target " + flooder6, datagrams: 1},
+		{shape: "sealed", way: "gso", what: "UDP GSO, 64 datagrams a packet", args: "-way gso -target " + flooder4, datagrams: 64},
+		{shape: "sealed", way: "uring", what: "io_uring", args: "-way uring -target " + flooder4, impossible: "io_uring_setup: operation not permitted"},
+		{shape: "joined", way: "sendto4", what: "sendto, IPv4", args: "-target " + flooder4, datagrams: 1, often: true},
+		{shape: "joined", way: "sendto6", what: "sendto, IPv6", args: "-target " + flooder6, datagrams: 1},
+		{shape: "joined", way: "uring", what: "io_uring, 128 sends a call", args: "-way uring -target " + flooder4, datagrams: 1},
+		{shape: "joined", way: "gso", what: "UDP GSO, 64 datagrams a packet", args: "-way gso -target " + flooder4, datagrams: 64},
+		{shape: "joined", way: "packet", what: "a packet socket (NET_RAW)", args: "-way packet -target " + flooder4, datagrams: 1, often: true},
 	} {
 		if !test.often && os.Getenv(tortureEnv) == "" {
 			continue
 		}
-		t.Run(test.shape+"/"+test.what, func(t *testing.T) {
+		// The name is in the path of the control socket, which may not be long.
+		t.Run(test.shape+"/"+test.way, func(t *testing.T) {
 			start := startSealed
 			if test.shape == "joined" {
 				require.Root(t)
@@ -71,9 +72,9 @@ func TestDeniedPacketsAtARate(t *testing.T) {
 			}
 			tapped := openTap(t, b.link, []netip.Addr{netip.MustParseAddr(flooder4)})
 			var sent, accepted uint64
-			var took int
+			var took, used uint64
 			b.strain(t, "denied packets by "+test.what, name, func() {
-				fmt.Sscanf(b.job(t, args...).says(t, "sent"), "%d accepted %d took %d", &sent, &accepted, &took)
+				fmt.Sscanf(b.job(t, args...).says(t, "sent"), "%d accepted %d took %d used %d", &sent, &accepted, &took, &used)
 			})
 			if accepted > 0 {
 				t.Errorf("%d were not refused to the sender", accepted)
@@ -82,7 +83,7 @@ func TestDeniedPacketsAtARate(t *testing.T) {
 				t.Errorf("%d bytes (out: %v) of %s, which is denied", s.bytes, s.out, s.peer)
 				break
 			}
-			b.accounts(t, "denied packets by "+test.what, sent/test.datagrams, fmt.Sprintf("%d datagrams, %d a second", sent, sent*1000/uint64(max(1, took))))
+			b.accounts(t, "denied packets by "+test.what, sent/test.datagrams, fmt.Sprintf("%d datagrams, %d a second, each %d ns of the sender's time in the kernel", sent, sent*1000/max(1, took), used/max(1, sent)))
 		})
 	}
 }

@@ -35,7 +35,7 @@ func packets(ctx context.Context, args []string, say func(string, ...any)) error
 	if err != nil {
 		return err
 	}
-	var sent, passed atomic.Int64
+	var sent, passed, used atomic.Int64
 	var failed atomic.Pointer[error]
 	var work sync.WaitGroup
 	began := time.Now()
@@ -45,8 +45,9 @@ func packets(ctx context.Context, args []string, say func(string, ...any)) error
 			return err
 		}
 		work.Go(func() {
-			runtime.LockOSThread()
+			runtime.LockOSThread() // and never unlocked: what it used is this job's
 			defer s.close()
+			defer func() { used.Add(systemTime()) }()
 			for time.Since(began) < *lasts && ctx.Err() == nil {
 				// What cannot be sent that fast is not caught up with.
 				for due := int64(time.Since(began).Seconds() * float64(*rate)); sent.Load() < due && time.Since(began) < *lasts; {
@@ -66,8 +67,17 @@ func packets(ctx context.Context, args []string, say func(string, ...any)) error
 	if err := failed.Load(); err != nil {
 		return *err
 	}
-	say("sent %d accepted %d took %d", sent.Load(), passed.Load(), time.Since(began).Milliseconds())
+	say("sent %d accepted %d took %d used %d", sent.Load(), passed.Load(), time.Since(began).Milliseconds(), used.Load())
 	return nil
+}
+
+// systemTime is what the kernel has used for this thread, in nanoseconds.
+func systemTime() int64 {
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_THREAD, &usage); err != nil {
+		return 0
+	}
+	return usage.Stime.Nano()
 }
 
 // spread sends -n datagrams, for a -time at most, to as many pairs of address and port of a /24: each has a
