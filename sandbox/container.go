@@ -27,6 +27,7 @@ type Container struct {
 	Networks []string
 	// PIDMode is empty or "private" where it has a PID namespace to itself.
 	PIDMode    string
+	IPCMode    string // "host" where it has the host's
 	Privileged bool
 	// Capabilities is what its root can have, without "CAP_", sorted.
 	Capabilities []string
@@ -75,6 +76,7 @@ type inspected struct {
 	}
 	HostConfig struct {
 		NetworkMode, PidMode string
+		IpcMode              string
 		Privileged           bool
 		CapAdd, CapDrop      []string
 		Devices              []struct{ PathOnHost string }
@@ -127,7 +129,7 @@ func parseInspect(data []byte) ([]Container, error) {
 		c := Container{
 			ID: a.ID, Name: strings.TrimPrefix(a.Name, "/"), Image: a.Image, Labels: a.Config.Labels,
 			Running: a.State.Running, Paused: a.State.Paused, PID: a.State.Pid,
-			Network: a.HostConfig.NetworkMode, PIDMode: a.HostConfig.PidMode,
+			Network: a.HostConfig.NetworkMode, PIDMode: a.HostConfig.PidMode, IPCMode: a.HostConfig.IpcMode,
 			Privileged: a.HostConfig.Privileged, Restart: a.HostConfig.RestartPolicy.Name,
 			DNS: a.HostConfig.DNS, Capabilities: capabilities(a),
 			DeviceRules: a.HostConfig.DeviceCgroupRules, Userns: a.HostConfig.UsernsMode,

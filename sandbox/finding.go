@@ -55,6 +55,9 @@ func Findings(c Container, look Look) []Finding {
 		find(fmt.Sprintf("it shares the PID namespace %q, where others' processes can be robbed of their sockets", c.PIDMode),
 			"start it without --pid")
 	}
+	if c.IPCMode == "host" {
+		find("it shares the IPC namespace and the shared memory of the host, whose programs hear it there", "start it without --ipc host")
+	}
 	if c.Unmasked && !c.Privileged {
 		find("it may write to /proc/sys, the host's core pattern and the network's settings among them", "start it without --security-opt systempaths=unconfined (or unmask)")
 	}

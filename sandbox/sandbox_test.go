@@ -74,6 +74,8 @@ func TestFindings(t *testing.T) {
 		{"the host's vsock", Container{Network: "n", Devices: []string{"/dev/vhost-vsock"}}, Look{}, "services of the host's"},
 		{"devices of its own making", Container{Network: "n", DeviceRules: []string{"b *:* rwm"}}, Look{}, "device-cgroup-rule"},
 		{"/proc/sys", Container{Network: "n", Unmasked: true}, Look{}, "systempaths"},
+		{"the host's shared memory", Container{Network: "n", IPCMode: "host"}, Look{}, "--ipc host"},
+		{"its own shared memory", Container{Network: "n", IPCMode: "private"}, Look{}, ""},
 		{"no filter of system calls", Container{Unfiltered: true}, Look{Joined: true}, "seccomp=unconfined"},
 		{"every device", Container{Network: "n", Devices: []string{"/dev/"}}, Look{}, "its disks among them"},
 		{"a folder of disks", Container{Network: "n", Devices: []string{"/dev/mapper"}}, Look{}, "a disk"},

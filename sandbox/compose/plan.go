@@ -142,16 +142,32 @@ func serviceProblems(project *types.Project, s types.ServiceConfig, perService b
 	if s.MacAddress != "" {
 		find("mac_address: the interface is the sidecar's; take the line out")
 	}
+	if s.Provider != nil {
+		find("provider: it is a program of the host's and no container; take it out of the project")
+	}
+	for _, hook := range slices.Concat(s.PostStart, s.PreStop) {
+		if hook.Privileged {
+			find("a hook is privileged (%s), so it can change the rules; take the line out", strings.Join(hook.Command, " "))
+		}
+	}
+	for _, from := range s.VolumesFrom {
+		if container, outside := strings.CutPrefix(from, types.ContainerPrefix); outside {
+			find("it has the volumes of container %s, which nobody looks at here; name those that it needs", container)
+		}
+	}
 	for _, f := range sandbox.Findings(asContainer(project, s), sandbox.Look{Joined: true}) {
 		find("%s; %s", f.What, f.Remedy)
 	}
 	return problems
 }
 
+// engineSocket is what use_api_socket gives a service.
+const engineSocket = "/var/run/docker.sock"
+
 // asContainer is a service as far as findings look at it.
 func asContainer(project *types.Project, s types.ServiceConfig) sandbox.Container {
 	c := sandbox.Container{
-		Name: s.Name, Privileged: s.Privileged, PIDMode: s.Pid, Userns: s.UserNSMode,
+		Name: s.Name, Privileged: s.Privileged, PIDMode: s.Pid, IPCMode: s.Ipc, Userns: s.UserNSMode,
 		DeviceRules: s.DeviceCgroupRules, Unmasked: sandbox.UnmaskedBy(s.SecurityOpt),
 		Unfiltered: sandbox.UnfilteredBy(s.SecurityOpt),
 	}
@@ -168,6 +184,16 @@ func asContainer(project *types.Project, s types.ServiceConfig) sandbox.Containe
 		if device := project.Volumes[v.Source].DriverOpts["device"]; v.Type != types.VolumeTypeBind && device != "" {
 			c.Mounts = append(c.Mounts, sandbox.Mount{Source: device, Destination: v.Target})
 		}
+	}
+	if s.UseAPISocket { // and the credentials for registries with it
+		c.Mounts = append(c.Mounts, sandbox.Mount{Source: engineSocket, Destination: engineSocket})
+	}
+	// Those that are files are mounted as they are.
+	for _, secret := range s.Secrets {
+		c.Mounts = append(c.Mounts, sandbox.Mount{Source: project.Secrets[secret.Source].File, Destination: secret.Target})
+	}
+	for _, config := range s.Configs {
+		c.Mounts = append(c.Mounts, sandbox.Mount{Source: project.Configs[config.Source].File, Destination: config.Target})
 	}
 	for _, d := range s.Devices {
 		c.Devices = append(c.Devices, d.Source)
