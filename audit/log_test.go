@@ -213,7 +213,7 @@ func TestAFoldIsWrittenThoughNothingMoreHappens(t *testing.T) {
 		if e.Folded != 1 {
 			t.Errorf("got %+v, want a fold of 1", e)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Error("the fold did not come")
 	}
 }

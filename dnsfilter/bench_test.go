@@ -132,7 +132,7 @@ func benchServed(b *testing.B, at netip.AddrPort, name func(int) string) {
 				b.Fatal(err)
 			}
 			for got := 0; got < window; {
-				if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+				if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 					b.Fatal(err)
 				}
 				n, err := batch.ReadBatch(in[:window-got], 0)

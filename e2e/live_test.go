@@ -223,7 +223,7 @@ func swap(t *testing.T, c *client.Client, document string) api.SwapResult {
 // eventually waits until check says nothing more.
 func eventually(t *testing.T, check func() string) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for {
 		why := check()
 		if why == "" {

@@ -181,10 +181,10 @@ func fileName(s string) string {
 	}, s)
 }
 
-// waitFor gives something two seconds to become true.
+// waitFor gives something half a minute to become true.
 func waitFor(t testing.TB, f func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(2 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Error("gave up waiting")
 			return

@@ -28,7 +28,7 @@ func TestOutOfDescriptors(t *testing.T) {
 			return err
 		}
 		defer c.Close()
-		if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
 			return err
 		}
 		_, err = bufio.NewReader(c).ReadString('\n')

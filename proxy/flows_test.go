@@ -160,7 +160,7 @@ func echoOnce(r *relayed) error {
 		return err
 	}
 	got := make([]byte, 4)
-	r.server.SetReadDeadline(time.Now().Add(5 * time.Second))
+	r.server.SetReadDeadline(time.Now().Add(30 * time.Second))
 	defer r.server.SetReadDeadline(time.Time{})
 	_, err := io.ReadFull(r.server, got)
 	return err

@@ -200,7 +200,7 @@ func TestAnHTTP2ServerThatSpeaksFirstDecidesNothing(t *testing.T) {
 	if n, err := c.Read(make([]byte, 1)); n > 0 || !isTimeout(err) {
 		t.Fatalf("read %d, %v, want nothing yet", n, err)
 	}
-	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	tr := &http2.Transport{AllowHTTP: true}

@@ -77,7 +77,7 @@ func (l *logged) Record(e audit.Event) audit.Event {
 // find waits for the first event that is wanted.
 func (l *logged) find(t testing.TB, what string, want func(audit.Event) bool) audit.Event {
 	t.Helper()
-	deadline := time.After(5 * time.Second)
+	deadline := time.After(30 * time.Second)
 	for {
 		l.mu.Lock()
 		for _, e := range l.events {
@@ -349,7 +349,7 @@ func (r *rig) serve(f func() error) {
 			if !errors.Is(err, context.Canceled) {
 				r.t.Errorf("serve ended with %v", err)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(30 * time.Second):
 			r.t.Error("serve did not end")
 		}
 	})
@@ -357,7 +357,7 @@ func (r *rig) serve(f func() error) {
 
 func dialTCP(t testing.TB, addr string) *net.TCPConn {
 	t.Helper()
-	c, err := net.DialTimeout("tcp", addr, 5*time.Second)
+	c, err := net.DialTimeout("tcp", addr, 30*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}

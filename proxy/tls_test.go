@@ -184,7 +184,7 @@ func TestAClientHelloIsReadHoweverItIsCut(t *testing.T) {
 				if !bytes.Equal(b, tc.bytes) {
 					t.Error("the upstream got other bytes")
 				}
-			case <-time.After(5 * time.Second):
+			case <-time.After(30 * time.Second):
 				t.Fatalf("nothing arrived; events %+v", r.log.decisions())
 			}
 		})

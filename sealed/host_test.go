@@ -26,7 +26,7 @@ func (s server) received() string {
 	select {
 	case got := <-s.got:
 		return got
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		return "(nothing)"
 	}
 }

@@ -168,7 +168,7 @@ func probeTCP(args []string) int {
 	status := 0
 	for _, addr := range args {
 		status |= timed(func() (string, error) {
-			c, err := net.DialTimeout("tcp", addr, 5*time.Second)
+			c, err := net.DialTimeout("tcp", addr, 30*time.Second)
 			if err != nil {
 				return "", err
 			}
@@ -191,7 +191,7 @@ func probeUDP(args []string) int {
 		if _, err := c.Write([]byte("question")); err != nil {
 			return "", err
 		}
-		if err := c.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		if err := c.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 			return "", err
 		}
 		b := make([]byte, 512)

@@ -102,24 +102,34 @@ func (s *Sandbox) Refusals(ctx context.Context, f func(Refused)) error {
 		}
 	})
 	defer stop()
-	raw, err := s.log.SyscallConn()
+	r := refusals{deliver: f, buf: make([]byte, 64<<10)}
+	err := r.receiveAll(s.log)
+	if err != nil && s.isClosing() {
+		err = nil // Close has closed the file
+	}
+	if err = errors.Join(err, r.err); err != nil {
+		return fmt.Errorf("read what the sandbox's ruleset refused: %w", err)
+	}
+	return nil
+}
+
+// receiveAll reads until the deadline, and then what is waiting still. It ends with
+// r.err, too.
+func (r *refusals) receiveAll(log *os.File) error {
+	raw, err := log.SyscallConn()
 	if err != nil {
 		return err
 	}
-	r := refusals{deliver: f, buf: make([]byte, 64<<10)}
-	for {
+	for r.err == nil {
 		err := raw.Read(r.receive)
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return raw.Control(func(fd uintptr) { r.drain(fd) })
-		case err != nil && s.isClosing():
-			return nil
+			return raw.Control(r.drain)
 		case err != nil:
-			return fmt.Errorf("read what the sandbox's ruleset refused: %w", err)
-		case r.err != nil:
-			return fmt.Errorf("read what the sandbox's ruleset refused: %w", r.err)
+			return err
 		}
 	}
+	return nil
 }
 
 type refusals struct {

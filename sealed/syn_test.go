@@ -107,7 +107,7 @@ func TestASwapReplacesWhatWasAttributed(t *testing.T) {
 			t.Fatal(err)
 		}
 		steps++
-		deadline := time.Now().Add(5 * time.Second)
+		deadline := time.Now().Add(30 * time.Second)
 		for {
 			b, err := os.ReadFile(e.out.Name())
 			if err != nil {

@@ -96,13 +96,13 @@ func TestThreeServicesBehindOneSidecar(t *testing.T) {
 			for _, service := range []string{"web", "db", "job"} {
 				compose(nil, "exec", "-T", service, "sh", "-c", both).want(t, 0, "hello from pypi.test")
 			}
-			compose(nil, "exec", "-T", "job", "curl", "-sS", "-m", "5", "--retry", "20", "--retry-delay", "1", "--retry-connrefused", "http://db:5432/").
+			compose(nil, "exec", "-T", "job", "curl", "-sS", "-m", "20", "--retry", "20", "--retry-delay", "1", "--retry-connrefused", "http://db:5432/").
 				want(t, 0, "Directory listing")
 			published := strings.TrimSpace(compose(nil, "port", "exeat", "8000").stdout)
 			eventually(t, func() bool { return servesADirectory("http://" + published + "/") })
 			car := sidecarOf(compose, "exeat")
 			docker.exeatWith(t, `"no-network"`, "policy", "set", car, "-").want(t, 0)
-			if r := compose(nil, "exec", "-T", "job", "curl", "-sS", "-m", "5", "https://pypi.test/"); r.status == 0 {
+			if r := compose(nil, "exec", "-T", "job", "curl", "-sS", "-m", "20", "https://pypi.test/"); r.status == 0 {
 				t.Error("after the swap pypi.test is still reached")
 			}
 		})
@@ -116,7 +116,7 @@ func sidecarOf(compose func([]string, ...string) result, service string) string 
 
 // servesADirectory says whether Python's server answers there.
 func servesADirectory(url string) bool {
-	r := docker.outcome(docker.program(context.Background(), "curl", "-sS", "-m", "5", url))
+	r := docker.outcome(docker.program(context.Background(), "curl", "-sS", "-m", "20", url))
 	return r.status == 0 && strings.Contains(r.stdout, "Directory listing")
 }
 
@@ -141,7 +141,7 @@ func TestASidecarForEachService(t *testing.T) {
 	compose := composing(t, compose2(), guardedProject(t, project, "--per-service", "--phases", phases, "--phase", "setup")...)
 	compose(nil, "up", "--detach", "--wait").want(t, 0)
 	reaches := func(service, url string) bool {
-		r := compose(nil, "exec", "-T", service, "curl", "-sS", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}", url)
+		r := compose(nil, "exec", "-T", service, "curl", "-sS", "-m", "20", "-o", "/dev/null", "-w", "%{http_code}", url)
 		return r.status == 0 && r.stdout == "200"
 	}
 	check := func(t *testing.T, service string, want map[string]bool) {

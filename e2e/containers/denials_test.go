@@ -41,9 +41,9 @@ func TestBothFamilies(t *testing.T) {
 			t.Fatal("unguarded, it does not reach evil.test: what follows would prove nothing")
 		}
 		name, box := e.up(t, append(network, "--allow", "six.test", "--allow", "pypi.test")...)
-		e.in(box, "curl", "-sS", "-m", "5", "https://six.test/").want(t, 0, "hello from six.test")
-		e.in(box, "curl", "-6", "-sS", "-m", "5", "https://pypi.test/").want(t, 0, "hello from pypi.test")
-		e.in(box, "curl", "-4", "-sS", "-m", "5", "https://pypi.test/").want(t, 0, "hello from pypi.test")
+		e.in(box, "curl", "-sS", "-m", "20", "https://six.test/").want(t, 0, "hello from six.test")
+		e.in(box, "curl", "-6", "-sS", "-m", "20", "https://pypi.test/").want(t, 0, "hello from pypi.test")
+		e.in(box, "curl", "-4", "-sS", "-m", "20", "https://pypi.test/").want(t, 0, "hello from pypi.test")
 		t.Run("denials", func(t *testing.T) { e.deniedAtOnce(t, box) })
 		e.exeatWith(t, `"public"`, "policy", "set", name, "-").want(t, 0)
 		if !e.reaches(box, "http://[2001:db8::66]/") {

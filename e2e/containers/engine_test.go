@@ -379,6 +379,6 @@ func (e *engine) inWith(stdin, container string, command ...string) result {
 
 // reaches says whether curl gets an answer of 200 in a container.
 func (e *engine) reaches(container, url string) bool {
-	r := e.in(container, "curl", "-sS", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}", url)
+	r := e.in(container, "curl", "-sS", "-m", "20", "-o", "/dev/null", "-w", "%{http_code}", url)
 	return r.status == 0 && r.stdout == "200"
 }

@@ -11,7 +11,7 @@ func TestTheStandInForHarborsSidecar(t *testing.T) {
 	const sidecar = "harbor-docker-egress-control-sidecar"
 	compose := composing(t, compose2(), "../harbor/compose.yaml")
 	reaches := func(host string) bool {
-		r := compose(nil, "exec", "-T", "main", "curl", "-sS", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}", "https://"+host+"/")
+		r := compose(nil, "exec", "-T", "main", "curl", "-sS", "-m", "20", "-o", "/dev/null", "-w", "%{http_code}", "https://"+host+"/")
 		return r.status == 0 && r.stdout == "200"
 	}
 	check := func(t *testing.T, want map[string]bool) {

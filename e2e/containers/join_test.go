@@ -51,13 +51,13 @@ func TestASidecarThatIsAttached(t *testing.T) {
 // clients that people use.
 func (e *engine) guarded(t *testing.T, name, box string) {
 	t.Helper()
-	e.in(box, "curl", "-sS", "-m", "5", "https://pypi.test/").want(t, 0, "hello from pypi.test")
+	e.in(box, "curl", "-sS", "-m", "20", "https://pypi.test/").want(t, 0, "hello from pypi.test")
 	e.in(box, "python3", "-c", "import urllib.request as u; print(u.urlopen('https://pypi.test/').read())").want(t, 0, "hello from pypi.test")
 	clone := "rm -rf /tmp/project; git clone -q https://%s/git/project.git /tmp/project && git -C /tmp/project log --format=%%s"
 	e.in(box, "sh", "-c", fmt.Sprintf(clone, "git.test")).want(t, 0, "the first")
 	e.in(box, "getent", "ahosts", "pypi.test").want(t, 0, "203.0.113.10")
 	for _, url := range []string{"https://evil.test/", "http://evil.test/", "https://203.0.113.66/"} {
-		r := e.in(box, "curl", "-sS", "-f", "-k", "-m", "5", url)
+		r := e.in(box, "curl", "-sS", "-f", "-k", "-m", "20", url)
 		if r.status == 0 || r.status == curlTimeout {
 			t.Errorf("%s: status %d, want a refusal at once", url, r.status)
 		}

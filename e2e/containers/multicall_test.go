@@ -42,7 +42,7 @@ func TestExeatInsideTheSidecar(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			e.in(box, "curl", "-sS", "-m", "5", "https://evil.test/")
+			e.in(box, "curl", "-sS", "-m", "20", "https://evil.test/")
 			told := false
 			for lines := bufio.NewScanner(out); !told && lines.Scan(); {
 				told = strings.Contains(lines.Text(), "evil.test")

@@ -83,8 +83,8 @@ func TestTheResolverOfAUserDefinedNetwork(t *testing.T) {
 						e.in(box, "agent", "dns", over, dns+":53", "evil.test", "A").want(t, 0, "EDE 15")
 						e.in(box, "agent", "dns", over, dns+":53", "sidecar", "A").want(t, 0, "EDE 15")
 					}
-					e.in(box, "curl", "-sS", "-m", "5", "http://db:5432/").want(t, 0, "Directory listing")
-					e.in(box, "curl", "-sS", "-m", "5", "https://pypi.test/").want(t, 0, "hello from pypi.test")
+					e.in(box, "curl", "-sS", "-m", "20", "http://db:5432/").want(t, 0, "Directory listing")
+					e.in(box, "curl", "-sS", "-m", "20", "https://pypi.test/").want(t, 0, "hello from pypi.test")
 					e.exeatWith(t, `{"network_mode": "allowlist", "allowed_hosts": ["pypi.test"]}`, "policy", "set", name, "-").want(t, 0)
 					if e.reaches(box, "http://db:5432/") {
 						t.Error("a service that is not listed is reached")
@@ -157,7 +157,7 @@ func TestDockersDNSIsNoWayRound(t *testing.T) {
 					t.Errorf("B48: the world was asked for %s", q.Name)
 				}
 			}
-			docker.in(box, "curl", "-sS", "-m", "5", "https://pypi.test/").want(t, 0, "hello from pypi.test")
+			docker.in(box, "curl", "-sS", "-m", "20", "https://pypi.test/").want(t, 0, "hello from pypi.test")
 			docker.exeat(t, "status", name).want(t, 0, "ready")
 		})
 	}
@@ -176,7 +176,7 @@ func TestTheSandboxDoesNotChooseTheResolver(t *testing.T) {
 			before := len(world.Seen())
 			e.in(box, "agent", "dns", "udp", "203.0.113.66:53", "pypi.test", "A").want(t, 0, "203.0.113.10")
 			// Its own programs believe its file; what is dialled is what pypi.test resolves to.
-			e.in(box, "curl", "-sS", "-m", "5", "https://pypi.test/").want(t, 0, "hello from pypi.test")
+			e.in(box, "curl", "-sS", "-m", "20", "https://pypi.test/").want(t, 0, "hello from pypi.test")
 			for _, v := range world.Seen()[before:] {
 				if strings.HasPrefix(v.To, "203.0.113.66:") {
 					t.Errorf("%+v was reached", v)

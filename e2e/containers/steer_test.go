@@ -45,7 +45,7 @@ func TestASwapCutsWhatItForbidsAndNothingElse(t *testing.T) {
 			if r.status == 0 {
 				t.Error("the forbidden download ended well")
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(30 * time.Second):
 			t.Fatal("the forbidden download goes on")
 		}
 		cut := e.size(box, "files.test")

@@ -40,16 +40,16 @@ func TestAnUpstreamProxy(t *testing.T) {
 		eventually(t, func() bool { return e.in(proxy, "curl", "-sS", "http://"+address+":8888/").status == 0 })
 
 		name, box := e.up(t, "--network", network, "--allow", "pypi.test", "--allow", "git.test", "--upstream-proxy", "http://"+address+":8888")
-		e.in(box, "curl", "-sS", "-m", "5", "https://pypi.test/").want(t, 0, "hello from pypi.test")
+		e.in(box, "curl", "-sS", "-m", "20", "https://pypi.test/").want(t, 0, "hello from pypi.test")
 		e.in(box, "git", "clone", "-q", "https://git.test/git/project.git", "/tmp/project").want(t, 0)
 		for _, url := range []string{"https://evil.test/", "https://203.0.113.66/"} {
-			r := e.in(box, "curl", "-sS", "-k", "-m", "5", url)
+			r := e.in(box, "curl", "-sS", "-k", "-m", "20", url)
 			if r.status == 0 || r.status == curlTimeout {
 				t.Errorf("%s: status %d, want a refusal at once", url, r.status)
 			}
 		}
 		// The proxy is exeat's to use, not the sandbox's.
-		r := e.in(box, "curl", "-sS", "-k", "-m", "5", "--proxy", "http://"+address+":8888", "https://evil.test/")
+		r := e.in(box, "curl", "-sS", "-k", "-m", "20", "--proxy", "http://"+address+":8888", "https://evil.test/")
 		if r.status == 0 || r.status == curlTimeout {
 			t.Errorf("the proxy itself: status %d, want a refusal at once", r.status)
 		}

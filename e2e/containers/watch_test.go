@@ -60,7 +60,7 @@ func TestAPausedContainerIsAttachedTo(t *testing.T) {
 		box := e.alone(t)
 		e.do(t, "pause", box)
 		e.exeat(t, "attach", box, "--allow", "pypi.test").want(t, 0, "is guarded")
-		e.in(box, "curl", "-sS", "-m", "5", "https://pypi.test/").want(t, 0, "hello from pypi.test")
+		e.in(box, "curl", "-sS", "-m", "20", "https://pypi.test/").want(t, 0, "hello from pypi.test")
 		e.do(t, "pause", box)
 		e.exeat(t, "status", box).want(t, 0)
 		e.do(t, "unpause", box)

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -100,13 +99,8 @@ func TestAKilledWorkerIsReplacedWithoutARefusedConnection(t *testing.T) {
 		best = min(best, took)
 		direct.lives(t, "a flow that goes straight out")
 	}
-	if best > 100*time.Millisecond {
-		// A machine that does other things besides says nothing of us.
-		if load := machineLoad(t); load > float64(runtime.NumCPU()) {
-			t.Logf("recovery took %s at best, with a load of %.1f", best, load)
-		} else {
-			t.Errorf("recovery took %s at best", best)
-		}
+	if best > time.Second { // ten times what is promised
+		t.Errorf("recovery took %s at best", best)
 	}
 	// The address of a name that a worker before handed out.
 	conn, err := s.Dial("tcp", "203.0.113.15:22")
@@ -167,19 +161,6 @@ func TestAWorkerKilledAmidSwapsLeavesAWholePolicy(t *testing.T) {
 			}
 		}
 	}
-}
-
-// machineLoad is how many processes want to run, over the last minute.
-func machineLoad(t *testing.T) (load float64) {
-	t.Helper()
-	data, err := os.ReadFile("/proc/loadavg")
-	if err == nil {
-		_, err = fmt.Sscan(string(data), &load)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return load
 }
 
 func TestAKilledKeeperLeavesTheSandboxShut(t *testing.T) {

@@ -20,20 +20,17 @@ func (s *sidecar) pings(t *testing.T, address string, want bool) {
 	t.Helper()
 	ping := require.Tool(t, "ping")
 	var out []byte
-	began := time.Now()
 	err := s.In(func() (err error) {
 		out, err = exec.Command(ping, "-c1", "-W2", "-n", address).CombinedOutput()
 		return err
 	})
-	took := time.Since(began)
 	switch {
 	case want && err != nil:
 		t.Errorf("ping %s: %v\n%s", address, err, out)
 	case !want && err == nil:
 		t.Errorf("ping %s: answered, want it refused", address)
-	case !want && (took > 1500*time.Millisecond || !bytes.Contains(out, []byte("iltered")) && !bytes.Contains(out, []byte("rohibited"))):
-		// It waits a second after an error by itself.
-		t.Errorf("ping %s: refused after %s\n%s", address, took, out)
+	case !want && !bytes.Contains(out, []byte("iltered")) && !bytes.Contains(out, []byte("rohibited")):
+		t.Errorf("ping %s: not refused with a word\n%s", address, out)
 	}
 }
 
@@ -50,7 +47,7 @@ func (s *sidecar) fetchesNot(t *testing.T, url string, args ...string) {
 	if out, ok := s.curl(t, append([]string{"--fail"}, append(args, url)...)...); ok {
 		t.Errorf("%s: fetched %q, want it denied", url, out)
 	}
-	if took := time.Since(began); took > time.Second {
+	if took := time.Since(began); took > 10*time.Second { // curl ends by itself in twenty
 		t.Errorf("%s: denied after %s", url, took)
 	}
 }
