@@ -3,8 +3,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -50,6 +53,10 @@ func (p plot) svg() string {
 	}
 	fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="middle">%s</text>`+"\n", (plotLeft+plotWidth-plotRight)/2, plotHeight-12, p.x)
 	fmt.Fprintf(&b, `<text transform="translate(16 %d) rotate(-90)" text-anchor="middle">%s</text>`+"\n", (plotTop+plotHeight-plotBottom)/2, p.y)
+	labels := p.labels(func(y float64) float64 {
+		_, height := at(0, y)
+		return height
+	})
 	for i, l := range p.lines {
 		colour := colours[i%len(colours)]
 		var path strings.Builder
@@ -62,13 +69,30 @@ func (p plot) svg() string {
 			fmt.Fprintf(&path, "%s%.1f %.1f", step, x, y)
 			fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>`+"\n", x, y, colour)
 		}
-		last := l.points[len(l.points)-1]
-		x, y := at(last[0], last[1])
-		fmt.Fprintf(&b, `<path d="%s" fill="none" stroke="%s" stroke-width="2"/><text x="%.0f" y="%.0f" fill="%s">%s</text>`+"\n", path.String(), colour, x+8, y+4, colour, l.name)
+		x, _ := at(l.last()[0], 0)
+		fmt.Fprintf(&b, `<path d="%s" fill="none" stroke="%s" stroke-width="2"/><text x="%.0f" y="%.0f" fill="%s">%s</text>`+"\n", path.String(), colour, x+8, labels[i]+4, colour, l.name)
 	}
 	b.WriteString("</svg>\n")
 	return b.String()
 }
+
+// labels are the heights of the lines' names, each at its line's end, or as far below the
+// one above that both can be read.
+func (p plot) labels(height func(y float64) float64) []float64 {
+	const apart = 14
+	order := make([]int, len(p.lines))
+	heights := make([]float64, len(p.lines))
+	for i, l := range p.lines {
+		order[i], heights[i] = i, height(l.last()[1])
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(heights[a], heights[b]) })
+	for i := 1; i < len(order); i++ {
+		heights[order[i]] = max(heights[order[i]], heights[order[i-1]]+apart)
+	}
+	return heights
+}
+
+func (l line) last() [2]float64 { return l.points[len(l.points)-1] }
 
 // bounds are the ends of the axes: a round number above all points.
 func (p plot) bounds() (x, y float64) {
@@ -80,13 +104,13 @@ func (p plot) bounds() (x, y float64) {
 	return roundUp(x), roundUp(y)
 }
 
-// roundUp gives the next 1, 2, 2.5 or 5 times a power of ten.
+// roundUp gives the next figure whose fifths are round.
 func roundUp(v float64) float64 {
 	if v <= 0 {
 		return 1
 	}
 	unit := math.Pow(10, math.Floor(math.Log10(v)))
-	for _, m := range []float64{1, 2, 2.5, 5} {
+	for _, m := range []float64{1, 1.5, 2, 2.5, 3, 4, 5, 6, 8} {
 		if v <= m*unit {
 			return m * unit
 		}
@@ -94,4 +118,12 @@ func roundUp(v float64) float64 {
 	return 10 * unit
 }
 
-func number(v float64) string { return fmt.Sprintf("%g", v) }
+// number has its thousands apart, and no more digits than are right of fifths.
+func number(v float64) string {
+	text := strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64)
+	whole, _, _ := strings.Cut(text, ".")
+	for at := len(whole) - 3; at > 0; at -= 3 {
+		text = text[:at] + "," + text[at:]
+	}
+	return text
+}
