@@ -135,9 +135,7 @@ func (fs *Flows) Cut(id string) bool {
 	if f == nil || !f.abort(ErrCut) {
 		return false
 	}
-	for _, at := range settled {
-		f.settle(at)
-	}
+	f.settle()
 	fs.nudge()
 	return true
 }

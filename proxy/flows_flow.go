@@ -55,9 +55,7 @@ func (f *Flow) Confirm(c *policy.Compiled) policy.Decision {
 	decision, revoked := f.judge(c)
 	if revoked {
 		f.abort(ErrRevoked)
-		for _, at := range settled {
-			f.settle(at)
-		}
+		f.settle()
 		f.flows.nudge()
 	}
 	return decision
@@ -65,9 +63,10 @@ func (f *Flow) Confirm(c *policy.Compiled) policy.Decision {
 
 // Rejudge decides every open flow again, on its recorded evidence, under c (nil
 // forbids all), and aborts those that c forbids; it says how many. When it returns
-// nothing of an aborted flow is relayed, and both its connections are reset, so
-// that neither side sends another byte. Flows that are moving come first; silent
-// ones, which have nothing to send, are reset after them. End records each.
+// nothing of an aborted flow is relayed, neither side is given another byte, and its
+// upstream is reset, so that it sends none. Its client is reset too, or, where it was
+// silent and nothing is queued for it, is about to be. Flows that are moving come
+// first. End records each.
 func (fs *Flows) Rejudge(c *policy.Compiled) (revoked int) {
 	all := fs.all()
 	var total atomic.Int64
@@ -82,15 +81,13 @@ func (fs *Flows) Rejudge(c *policy.Compiled) (revoked int) {
 		}
 		total.Add(int64(n))
 	})
-	for _, at := range settled {
-		shareOut(all, func(part []*Flow) {
-			for _, f := range part {
-				if f != nil {
-					f.settle(at)
-				}
+	shareOut(all, func(part []*Flow) {
+		for _, f := range part {
+			if f != nil {
+				f.settle()
 			}
-		})
-	}
+		}
+	})
 	fs.nudge()
 	return int(total.Load())
 }
@@ -163,18 +160,13 @@ func (i *FlowInfo) decide(c *policy.Compiled) policy.Decision {
 	return d
 }
 
-// settled is the order in which the ends of silent tunnels are reset: those in the
-// sandbox first, of all tunnels. Far sides on this machine wake up when it is their
-// turn, and take processor time from the resets that are still to come.
-var settled = [...]int{clientEnd, upstreamEnd}
-
-// settle resets what abort left for later: the socket at one end of a silent tunnel.
-func (f *Flow) settle(at int) {
+// settle does what abort left for later.
+func (f *Flow) settle() {
 	f.mu.Lock()
 	tunnel := f.tunnel
 	f.mu.Unlock()
 	if tunnel != nil {
-		tunnel.settle(at)
+		tunnel.settle()
 	}
 }
 

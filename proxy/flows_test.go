@@ -410,3 +410,96 @@ func briefFlow(flows *Flows, ln *net.TCPListener, inForce *atomic.Pointer[policy
 		return fmt.Errorf("a brief flow ended with: %w", err)
 	}
 }
+
+// TestWhatASilentFlowsClientIsStillOwed: bytes that are queued for a client which reads
+// nothing die before the swap returns; one that nothing is queued for can wait for its
+// reset. The worker, which would reset either, is not nudged until both have been seen.
+func TestWhatASilentFlowsClientIsStillOwed(t *testing.T) {
+	for name, owed := range map[string]bool{"nothing": false, "a queue": true} {
+		t.Run(name, func(t *testing.T) {
+			flows, _ := newTestFlows(t)
+			r := startRelayed(t, flows)
+			if err := echoOnce(r); err != nil {
+				t.Fatal(err)
+			}
+			tunnel := r.flow.tunnel
+			if owed {
+				fillQueue(t, r, tunnel)
+			}
+			isDead := func(end int) bool {
+				tunnel.mu.Lock()
+				defer tunnel.mu.Unlock()
+				return tunnel.ends[end].dead
+			}
+			tunnel.mu.Lock()
+			tunnel.moved -= time.Hour // as if it had been silent for long
+			tunnel.mu.Unlock()
+
+			if !r.flow.abort(ErrRevoked) {
+				t.Fatal("it was over")
+			}
+			if isDead(upstreamEnd) {
+				t.Error("it was not taken for silent")
+			}
+			r.flow.settle()
+			got := received(t, r.client)
+			for i, want := range map[int]bool{upstreamEnd: true, clientEnd: owed} {
+				if dead := isDead(i); dead != want {
+					t.Errorf("end %d is reset: %v, want %v", i, dead, want)
+				}
+			}
+			if err := finalError(r.server); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the server got %v, want a reset", err)
+			}
+			if owed {
+				if err := finalError(r.client); !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("the client that is owed bytes got %v, want a reset", err)
+				}
+			}
+			flows.nudge()
+			if err := r.wait(t); !errors.Is(err, ErrRevoked) {
+				t.Errorf("the flow ended with %v", err)
+			}
+			if err := finalError(r.client); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the client got %v, want a reset", err)
+			}
+			if after := received(t, r.client); after != got {
+				t.Errorf("%d bytes came to the client after the flow was revoked", after-got)
+			}
+		})
+	}
+}
+
+// fillQueue has the server send until bytes are queued at our end of the client's
+// connection for want of a window, and none wait in the relay.
+func fillQueue(t *testing.T, r *relayed, tunnel *tunnel) {
+	t.Helper()
+	fd := tunnel.ends[clientEnd].fd
+	deadline := time.Now().Add(20 * time.Second)
+	for sent := uint64(0); ; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nothing is queued")
+		}
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case r.flow.in.Load() < sent || info.Unacked > 0: // on its way
+		case info.Notsent_bytes > 0:
+			return
+		default:
+			n, err := r.server.Write(noise()[:16<<10])
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent += uint64(n)
+		}
+	}
+}
+
+// received is how many bytes the connection's kernel has received.
+func received(t *testing.T, c *net.TCPConn) uint64 {
+	t.Helper()
+	return arrived(t, []*relayed{{client: c, server: c}}) / 2
+}

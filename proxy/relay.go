@@ -77,7 +77,6 @@ type tunnel struct {
 	// never reset after it was closed and given to somebody else.
 	mu      sync.Mutex
 	moved   time.Duration // the worker's clock at the last event
-	dead    bool          // reset
 	closed  bool
 	aborted error
 }
@@ -97,6 +96,8 @@ type end struct {
 	hung bool
 	// failed: the connection was reset, or timed out.
 	failed bool
+	// dead: we have reset it. The tunnel's mu guards it.
+	dead bool
 	// conn is what the socket was taken over from, until detach. It stays where
 	// there was no descriptor to spare: fd is the connection's own then (borrowed).
 	borrowed bool
@@ -179,13 +180,19 @@ func (t *tunnel) abort(err error) {
 	t.worker.bar(t)
 }
 
-// settle resets the socket at one end of an aborted tunnel that abort took for silent.
-func (t *tunnel) settle(at int) {
+// settle resets the upstream of an aborted tunnel that abort took for silent, lest it
+// send any more, and the client where it may yet be given bytes that are queued for
+// it. Another client is given none, and what it sends goes nowhere: its reset, which
+// takes as long again, is the worker's, at the nudge that follows.
+func (t *tunnel) settle() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.aborted != nil && !t.closed && !t.dead {
-		t.dead = at == upstreamEnd // the last
-		disconnect(t.ends[at].fd)
+	if t.aborted == nil || t.closed {
+		return
+	}
+	t.ends[upstreamEnd].reset()
+	if client := &t.ends[clientEnd]; !client.dead && unsent(client.fd) {
+		client.reset()
 	}
 }
 
@@ -204,13 +211,18 @@ func (t *tunnel) silent() bool {
 }
 
 // reset throws away what is queued on both sockets and resets them. t.mu is held.
-// A socket that is closed already has nothing to reset, which is all that can fail.
 func (t *tunnel) reset() {
-	t.dead = true
 	for i := range t.ends {
-		if t.ends[i].fd >= 0 {
-			disconnect(t.ends[i].fd)
-		}
+		t.ends[i].reset()
+	}
+}
+
+// reset is the tunnel's for one socket. One that is closed already has nothing to
+// reset, which is all that can fail.
+func (e *end) reset() {
+	if e.fd >= 0 && !e.dead {
+		e.dead = true
+		disconnect(e.fd)
 	}
 }
 

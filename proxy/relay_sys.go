@@ -135,6 +135,14 @@ func finishSending(fd int) syscall.Errno {
 	return errno
 }
 
+// unsent says whether bytes are queued that the peer has not received (ioctl(2),
+// SIOCOUTQ), or may be.
+func unsent(fd int) bool {
+	var n int32
+	_, _, errno := syscall.RawSyscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCOUTQ, uintptr(unsafe.Pointer(&n)))
+	return errno != 0 || n != 0
+}
+
 // disconnect resets a connected socket there and then: connect(2) to AF_UNSPEC
 // throws the send queue away, sends the reset and leaves the socket closed, all
 // under the socket's lock, so a call in progress on another thread sends nothing

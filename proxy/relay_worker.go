@@ -304,7 +304,7 @@ func (w *worker) finish(t *tunnel, err error) {
 	if t.aborted != nil {
 		err = t.aborted
 	}
-	if err != nil && !t.dead {
+	if err != nil {
 		t.reset()
 	}
 	t.closed = true
