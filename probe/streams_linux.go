@@ -49,7 +49,10 @@ type conn struct {
 	inside bool
 }
 
-// connect connects; where that fails, or proves something, conn is nil.
+// connect connects; where that fails, or proves something, conn is nil. A connection
+// that seems to end outside is made a second time: where an earlier flow to the same
+// listener holds the source port still, address translation gives this one another,
+// and its other end is not found by ours.
 func (a *attempt) connect(to netip.AddrPort) (*conn, sight) {
 	err := a.towards(to, policy.TCP)
 	if err == nil {
@@ -58,6 +61,15 @@ func (a *attempt) connect(to netip.AddrPort) (*conn, sight) {
 	if err != nil {
 		return nil, a.sent(err)
 	}
+	c, s := a.connectOnce(to)
+	if c == nil || c.inside {
+		return c, s
+	}
+	c.end()
+	return a.connectOnce(to)
+}
+
+func (a *attempt) connectOnce(to netip.AddrPort) (*conn, sight) {
 	c, err := a.dialer(time.Second).DialContext(a.ctx, "tcp", to.String())
 	if err != nil {
 		return nil, a.connected(err)
@@ -132,21 +144,10 @@ func (a *attempt) streamError(fd int) error {
 }
 
 // endsHere says whether the other end of a connection is a socket of this
-// namespace: what the kernel redirected has one in /proc/net/tcp. The table is
-// read a piece at a time and may lack a line where others close meanwhile, so a
-// connection that is not in it is looked for again.
+// namespace: what the kernel redirected has one in /proc/net/tcp.
 func endsHere(local netip.AddrPort) bool {
-	const looks, pause = 3, 5 * time.Millisecond
 	local = netip.AddrPortFrom(local.Addr().Unmap(), local.Port())
-	for look := range looks {
-		if look > 0 {
-			time.Sleep(pause)
-		}
-		if slices.ContainsFunc(inetSockets("tcp", "tcp6"), func(s inetSocket) bool { return s.remote == local }) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(inetSockets("tcp", "tcp6"), func(s inetSocket) bool { return s.remote == local })
 }
 
 // end closes; that it fails says nothing about the attempt.
