@@ -52,9 +52,9 @@ func inside(dir string, w *internet.World, run func() int) int {
 	if err != nil {
 		return complain(err)
 	}
-	began := time.Now()
+	began, commit := time.Now(), head()
 	status := run()
-	if err := errors.Join(stopUDP(), figures.write(began, status)); err != nil {
+	if err := errors.Join(stopUDP(), figures.write(began, commit, status)); err != nil {
 		return complain(err)
 	}
 	return status

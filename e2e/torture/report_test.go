@@ -55,8 +55,19 @@ func (p *progress) say(t testing.TB, format string, args ...any) {
 	}
 }
 
-// write puts the table of the run into the file that tableEnv names.
-func (f *table) write(began time.Time, status int) error {
+// head is the commit that the tree is of now: at the end of a long run it may be
+// another.
+func head() string {
+	commit, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(commit))
+}
+
+// write puts the table of the run, which began then with that commit, into the file
+// that tableEnv names.
+func (f *table) write(began time.Time, commit string, status int) error {
 	path := os.Getenv(tableEnv)
 	if path == "" || len(f.rows) == 0 {
 		return nil
@@ -73,14 +84,10 @@ func (f *table) write(began time.Time, status int) error {
 	if status != 0 {
 		outcome = "**a test failed**"
 	}
-	commit, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output()
-	if err != nil {
-		commit = []byte("unknown")
-	}
 	var text strings.Builder
 	fmt.Fprintf(&text, "`%s=%s %s`\n\n", tortureEnv, os.Getenv(tortureEnv), command())
 	fmt.Fprintf(&text, "%s, commit %s, %d processors, Linux %s, %d descriptors a process, %s, %s\n\n",
-		began.UTC().Format("2006-01-02 15:04"), strings.TrimSpace(string(commit)), runtime.NumCPU(), unix.ByteSliceToString(name.Release[:]), limit.Cur,
+		began.UTC().Format("2006-01-02 15:04"), commit, runtime.NumCPU(), unix.ByteSliceToString(name.Release[:]), limit.Cur,
 		time.Since(began).Round(time.Second), outcome)
 	text.WriteString("| what | shape | figures |\n|---|---|---|\n" + strings.Join(f.rows, "\n") + "\n\n")
 	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
