@@ -2,12 +2,14 @@ package exeat_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/exeat/exeat/e2e/require"
 	"github.com/exeat/exeat/probe"
 )
 
@@ -45,6 +47,22 @@ func TestEveryDefenceHasAMutant(t *testing.T) {
 			t.Errorf("%s has a mutant and an excuse for having none", r.ID)
 		case !named[r.ID] && why == "":
 			t.Errorf("%s: no mutant takes its defence away: %s", r.ID, r.Defence)
+		}
+	}
+}
+
+// TestEveryMutantApplies: a patch whose lines have changed since proves nothing.
+func TestEveryMutantApplies(t *testing.T) {
+	tool := require.Tool(t, "patch")
+	patches, err := filepath.Glob("mutants/*.patch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range patches {
+		// As scripts/mutants applies them.
+		cmd := exec.Command(tool, "-p1", "-s", "-F3", "--forward", "--dry-run", "--input", path)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", path, err, out)
 		}
 	}
 }
