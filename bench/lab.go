@@ -131,7 +131,7 @@ func (l *lab) wants(name string) bool {
 // unpack makes the lab's directory and copies this binary there, since the peers'
 // uid may not be able to reach where it lies.
 func (l *lab) unpack() error {
-	dir, err := os.MkdirTemp("", "exeat-bench-")
+	dir, err := os.MkdirTemp(openTemp(), "exeat-bench-")
 	if err != nil {
 		return err
 	}
@@ -149,6 +149,31 @@ func (l *lab) unpack() error {
 	}
 	l.program = filepath.Join(dir, "bench")
 	return os.WriteFile(l.program, program, 0o755)
+}
+
+// openTemp is a directory for temporary files that every uid comes to: TMPDIR may well be
+// somebody's own.
+func openTemp() string {
+	all := []string{os.TempDir(), "/tmp", "/var/tmp"}
+	for _, dir := range all {
+		if open(dir) {
+			return dir
+		}
+	}
+	return all[0]
+}
+
+// open says whether every uid may pass through the directory and those above it.
+func open(dir string) bool {
+	for ; ; dir = filepath.Dir(dir) {
+		info, err := os.Stat(dir)
+		if err != nil || info.Mode()&0o001 == 0 {
+			return false
+		}
+		if dir == filepath.Dir(dir) {
+			return true
+		}
+	}
 }
 
 // cable makes the two namespaces and the veth pair between them.

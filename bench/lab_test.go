@@ -150,6 +150,19 @@ func TestNothingOutlivesALabThatIsKilled(t *testing.T) {
 	}
 }
 
+func TestTheLabIsWhereEveryUIDComesTo(t *testing.T) {
+	for mode, want := range map[os.FileMode]bool{0o755: true, 0o711: true, 0o750: false} {
+		dir := openDir(t)
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("TMPDIR", dir)
+		if got := openTemp() == dir; got != want {
+			t.Errorf("a directory of mode %o is taken: %v, want %v", mode, got, want)
+		}
+	}
+}
+
 func hasGates(s section) bool {
 	for _, v := range s.verdicts {
 		if v.weight == gating {

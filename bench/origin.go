@@ -17,7 +17,6 @@ import (
 // a command of nine bytes: what to do and how much of it.
 const (
 	cmdSend = 'D' // send so many bytes
-	cmdTake = 'U' // read so many bytes, answer one
 	cmdEcho = 'E' // echo what comes, byte by byte
 	cmdAck  = 'C' // answer one byte
 )
@@ -96,15 +95,6 @@ func obey(conn net.Conn, what byte, n int) error {
 			n -= sent
 		}
 		return nil
-	case cmdTake:
-		chunk := make([]byte, 256<<10)
-		for n > 0 {
-			got, err := conn.Read(chunk[:min(n, len(chunk))])
-			if err != nil {
-				return err
-			}
-			n -= got
-		}
 	case cmdEcho:
 		one := make([]byte, 1)
 		for ; n > 0; n-- {
