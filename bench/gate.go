@@ -58,7 +58,7 @@ func (j *judge) measure(ctx context.Context, t target) (section, error) {
 		}
 		if err != nil {
 			if !measured {
-				failed = err
+				failed = errors.Join(err, ctx.Err())
 			}
 			fmt.Fprintf(j.log, "%s, try %d of %d: %v; %v\n", t.id, tries, gateTries, err, n)
 			continue

@@ -72,7 +72,7 @@ func (l *lab) load(p *peer, mode string, n, streams int) (sample, error) {
 		return sample{}, err
 	}
 	command := l.loadCommand(p, mode, n, streams)
-	client := exec.Command(command[0], command[1:]...)
+	client := exec.CommandContext(l.ctx, command[0], command[1:]...)
 	var stdout, stderr bytes.Buffer
 	client.Stdout, client.Stderr = &stdout, &stderr
 	if err := l.starter.start(l.sandbox, client); err != nil {
