@@ -150,8 +150,8 @@ func TestAKilledRunLeavesNothing(t *testing.T) {
 		targets := targetsOf("sealed", 8, 3)
 		b := startSealed(t, "--allow", targets[0].rule, "--allow", targets[8].rule)
 		tapped := openTap(t, b.link, addrsOf(targets))
-		// One of every kind to every target, lest all of them be denied.
-		flows := b.job(t, flowArgs(b, targets, 8*5+3)...)
+		// Of every kind to every target, lest all of them be denied.
+		flows := b.job(t, flowArgs(b, targets, 8*everyKind)...)
 		flows.says(t, "open")
 		time.Sleep(rand.N(200 * time.Millisecond))
 		if err := b.cmd.Process.Kill(); err != nil {

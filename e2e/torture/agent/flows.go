@@ -30,26 +30,30 @@ func flows(ctx context.Context, args []string, say func(string, ...any)) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	type plan struct{ kind, target string }
+	type plan struct {
+		kind    string
+		targets []string
+	}
 	var plans []plan
 	cross := func(kinds, targets string) {
-		for _, t := range strings.FieldsFunc(targets, func(r rune) bool { return r == ',' }) {
-			for _, k := range strings.Split(kinds, ",") {
-				plans = append(plans, plan{k, t})
+		all := strings.FieldsFunc(targets, func(r rune) bool { return r == ',' })
+		for _, k := range strings.Split(kinds, ",") {
+			if len(all) > 0 {
+				plans = append(plans, plan{k, all})
 			}
 		}
 	}
 	cross(*kinds, *names)
 	cross(*addressKinds, *addresses)
-	// Spread: n need not be a multiple of the plans.
-	rand.Shuffle(len(plans), func(i, j int) { plans[i], plans[j] = plans[j], plans[i] })
 	var ids atomic.Uint64
 	var work sync.WaitGroup
 	for i := range *n {
+		// As many of each kind, however many targets that has.
 		p := plans[i%len(plans)]
+		target := p.targets[i/len(plans)%len(p.targets)]
 		work.Go(func() {
 			for ctx.Err() == nil {
-				keep(ctx, ids.Add(1), p.kind, p.target, *explicit, *every, say)
+				keep(ctx, ids.Add(1), p.kind, target, *explicit, *every, say)
 				pause(ctx, max(20*time.Millisecond, *every/2))
 			}
 		})
