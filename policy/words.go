@@ -58,15 +58,15 @@ func nearest(word string, candidates []string) (string, bool) {
 	}
 	best, bestDistance := "", 3
 	for _, c := range candidates {
-		if d := editDistance(word, c); d < bestDistance && 2*d < len(c) {
+		if d := EditDistance(word, c); d < bestDistance && 2*d < len(c) {
 			best, bestDistance = c, d
 		}
 	}
 	return best, best != ""
 }
 
-// editDistance is the Levenshtein distance in bytes.
-func editDistance(a, b string) int {
+// EditDistance is the Levenshtein distance in bytes, for whoever guesses what was meant.
+func EditDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

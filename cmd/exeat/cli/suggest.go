@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/exeat/exeat/policy"
 )
 
 // suggestionDistance is how many letters may differ between what was written
@@ -15,7 +17,7 @@ const suggestionDistance = 2
 func didYouMean(prefix, word string, choices []string) string {
 	best, bestDistance := "", suggestionDistance+1
 	for _, c := range choices {
-		d := editDistance(strings.ToLower(word), c)
+		d := policy.EditDistance(strings.ToLower(word), c)
 		if d < bestDistance || (strings.HasPrefix(c, strings.ToLower(word)) && bestDistance > suggestionDistance) {
 			best, bestDistance = c, d
 		}
@@ -24,27 +26,6 @@ func didYouMean(prefix, word string, choices []string) string {
 		return ""
 	}
 	return "; did you mean " + prefix + best + "?"
-}
-
-// editDistance is the Levenshtein distance of two ASCII words.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // groupOf makes a command that only holds others: bare it prints its help, and
