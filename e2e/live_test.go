@@ -115,10 +115,19 @@ func (l *live) tell(line string) {
 	}
 }
 
+// hearTimeout is how long a line of the shell may take, on a machine that is busy.
+const hearTimeout = 2 * time.Minute
+
 // hears waits for a line of the shell.
 func (l *live) hears(want string) {
 	l.t.Helper()
 	var all strings.Builder
+	late := time.AfterFunc(hearTimeout, func() {
+		if err := l.pipe.Close(); err != nil {
+			l.t.Error(err)
+		}
+	})
+	defer late.Stop()
 	for {
 		text, err := l.stdout.ReadString('\n')
 		if strings.TrimSpace(text) == want {
