@@ -105,6 +105,9 @@ func (b *box) account(t *testing.T, conn net.Conn) (told int, lost uint64) {
 			if err != nil {
 				return err
 			}
+			if answer.StatusCode != http.StatusOK {
+				t.Fatalf("events since %d: %s", next-1, answer.Status)
+			}
 			for lines := bufio.NewReader(answer.Body); ; {
 				if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
 					return err
@@ -138,7 +141,7 @@ func (b *box) account(t *testing.T, conn net.Conn) (told int, lost uint64) {
 		if conn, err = net.Dial("unix", b.socket); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := fmt.Fprintf(conn, "GET /v1/events?follow=1&after=%d HTTP/1.1\r\nHost: exeat\r\n\r\n", next-1); err != nil {
+		if _, err := fmt.Fprintf(conn, "GET /v1/events?follow=1&since=%d HTTP/1.1\r\nHost: exeat\r\n\r\n", next-1); err != nil {
 			t.Fatal(err)
 		}
 	}
