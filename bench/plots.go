@@ -20,7 +20,7 @@ func runPlots(ctx context.Context, args []string, stderr io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	l, err := newLab(ctx, short, []string{"haproxy"}, "", stderr)
+	l, err := newLab(ctx, short, quickPeers, "", stderr)
 	if err != nil {
 		return err
 	}
