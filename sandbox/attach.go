@@ -37,6 +37,7 @@ func (e *Engine) Target(ctx context.Context, name string, netRaw, unsafe bool) (
 	if err != nil {
 		return Target{}, err
 	}
+	e.heedVolumes(ctx, sharing(all, name))
 	target, err := targetOf(all, name, netRaw)
 	if err != nil {
 		return target, err
@@ -52,17 +53,33 @@ func (e *Engine) Target(ctx context.Context, name string, netRaw, unsafe bool) (
 	return target, nil
 }
 
-// targetOf finds the container called name, and what there is to be found.
-func targetOf(all []Container, name string, netRaw bool) (Target, error) {
-	var target Target
-	for _, c := range all {
-		if means(c, name) {
-			target.Container = c
+// sharing gives the container called name and those in its network namespace, itself
+// first.
+func sharing(all []Container, name string) []*Container {
+	var group []*Container
+	for i := range all {
+		if means(all[i], name) {
+			group = []*Container{&all[i]}
 		}
 	}
-	if target.Container.ID == "" {
-		return target, fmt.Errorf("%w that runs: %s", ErrNoContainer, name)
+	if len(group) == 0 {
+		return nil
 	}
+	for i := range all {
+		if all[i].Owner() == group[0].ID {
+			group = append(group, &all[i])
+		}
+	}
+	return group
+}
+
+// targetOf finds the container called name, and what there is to be found.
+func targetOf(all []Container, name string, netRaw bool) (Target, error) {
+	group := sharing(all, name)
+	if len(group) == 0 {
+		return Target{}, fmt.Errorf("%w that runs: %s", ErrNoContainer, name)
+	}
+	target := Target{Container: *group[0]}
 	for _, car := range sidecarsOf(all) {
 		if car.ID == target.Container.ID {
 			return target, fmt.Errorf("%s is a sidecar itself", name)
@@ -73,11 +90,13 @@ func targetOf(all []Container, name string, netRaw bool) (Target, error) {
 			}
 		}
 	}
-	target.Unsafe = Findings(target.Container, Look{NetRaw: netRaw})
-	for _, c := range all {
-		if c.Owner() == target.Container.ID {
-			target.Unsafe = append(target.Unsafe, Findings(c, Look{Joined: true, NetRaw: netRaw})...)
-		}
+	look := Look{NetRaw: netRaw}
+	for _, c := range group {
+		look.Beside = append(look.Beside, *c)
+	}
+	for i, c := range group {
+		look.Joined = i > 0
+		target.Unsafe = append(target.Unsafe, Findings(*c, look)...)
 	}
 	return target, nil
 }
@@ -173,6 +192,9 @@ func (e *Engine) Try(ctx context.Context, name string, args []string) error {
 	}
 	id := strings.TrimSpace(string(out))
 	made, err := e.Inspect(ctx, id)
+	for i := range made {
+		e.heedVolumes(ctx, []*Container{&made[i]}) // before those that are its own go with it
+	}
 	if removeErr := e.Remove(context.WithoutCancel(ctx), id); err != nil || removeErr != nil {
 		return errors.Join(err, removeErr)
 	}

@@ -27,11 +27,12 @@ type Container struct {
 	Networks []string
 	// PIDMode is empty or "private" where it has a PID namespace to itself.
 	PIDMode    string
-	IPCMode    string // "host" where it has the host's
+	IPCMode    string // "host" or "container:ID" where it has another's
 	Privileged bool
 	// Capabilities is what its root can have, without "CAP_", sorted.
 	Capabilities []string
 	Mounts       []Mount
+	Volumes      []Volume
 	Devices      []string
 	// DeviceRules are those of its device cgroup, beside its devices'.
 	DeviceRules []string
@@ -88,12 +89,14 @@ type inspected struct {
 		RestartPolicy struct{ Name string }
 		DNS           []string `json:"Dns"`
 	}
-	Mounts          []struct{ Source, Destination string }
+	Mounts          []struct{ Type, Name, Source, Destination string }
 	NetworkSettings struct {
 		Networks map[string]json.RawMessage
 	}
 	// BoundingCaps is Podman's own; Docker says only what was asked for.
 	BoundingCaps []string
+	// Rootfs is Podman's own: a directory of the host's in an image's place.
+	Rootfs string
 }
 
 // Inspect asks for containers by name or id, in that order.
@@ -144,6 +147,12 @@ func parseInspect(data []byte) ([]Container, error) {
 		}
 		for _, m := range a.Mounts {
 			c.Mounts = append(c.Mounts, Mount{m.Source, m.Destination})
+			if m.Type == "volume" {
+				c.Volumes = append(c.Volumes, Volume{Name: m.Name, Destination: m.Destination})
+			}
+		}
+		if a.Rootfs != "" {
+			c.Mounts = append(c.Mounts, Mount{a.Rootfs, "/"})
 		}
 		for _, d := range a.HostConfig.Devices {
 			c.Devices = append(c.Devices, d.PathOnHost)

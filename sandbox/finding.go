@@ -28,6 +28,8 @@ type Look struct {
 	// Userns is the sidecar's user namespace mode, and State where its state lies,
 	// for a container that joined one.
 	Userns, State string
+	// Beside are the containers of the same sandbox.
+	Beside []Container
 }
 
 // Findings gives everything about a container that would undo the guard.
@@ -58,6 +60,9 @@ func Findings(c Container, look Look) []Finding {
 	if c.IPCMode == "host" {
 		find("it shares the IPC namespace and the shared memory of the host, whose programs hear it there", "start it without --ipc host")
 	}
+	if look.sharesIPC(c) {
+		find(fmt.Sprintf("it shares the IPC namespace and the shared memory %q with others than this sandbox's", c.IPCMode), "start it without --ipc")
+	}
 	if c.Unmasked && !c.Privileged {
 		find("it may write to /proc/sys, the host's core pattern and the network's settings among them", "start it without --security-opt systempaths=unconfined (or unmask)")
 	}
@@ -72,7 +77,7 @@ func Findings(c Container, look Look) []Finding {
 	if outside := c.Userns == "" || c.Userns == "host"; look.Joined && outside && c.Userns != look.Userns && (c.Userns == "host" || look.Userns != "host") {
 		find(fmt.Sprintf("its user namespace (%q) is outside of the sidecar's (%q), whose rules its root can remove", c.Userns, look.Userns), "start both with the same --userns")
 	}
-	for _, m := range c.Mounts {
+	for _, m := range slices.Concat(c.Mounts, volumeMounts(c, find)) {
 		if look.State != "" && m.Source == look.State {
 			find("the sidecar's state is mounted at "+m.Destination+", where what is in force after a restart can be written", "start it without that volume (--volumes-from?)")
 		}
@@ -86,6 +91,35 @@ func Findings(c Container, look Look) []Finding {
 		}
 	}
 	return found
+}
+
+// sharesIPC says whether a container has the IPC namespace of one that is neither the
+// host nor of the same sandbox.
+func (l Look) sharesIPC(c Container) bool {
+	other, joined := strings.CutPrefix(c.IPCMode, "container:")
+	if !joined {
+		return strings.HasPrefix(c.IPCMode, "ns:")
+	}
+	return !slices.ContainsFunc(l.Beside, func(b Container) bool { return means(b, other) })
+}
+
+// volumeMounts gives the directories of the host's that a container's volumes are,
+// as mounts, and finds what else they hold of it.
+func volumeMounts(c Container, find func(what, remedy string)) []Mount {
+	var mounts []Mount
+	for _, v := range c.Volumes {
+		if why := v.unknown(); why != "" {
+			find(fmt.Sprintf("what the volume %s at %s holds is not known: %s", v.Name, v.Destination, why), "start it without that volume")
+		}
+		if disk := v.disk(); disk != "" {
+			find(fmt.Sprintf("the volume %s at %s is %s, a disk or file system of the host's", v.Name, v.Destination, disk), "start it without that volume")
+		}
+		for _, directory := range v.directories() {
+			// With the volume's name, for nobody has written this path in a mount.
+			mounts = append(mounts, Mount{directory, v.Destination + " by the volume " + v.Name})
+		}
+	}
+	return mounts
 }
 
 func networkFindings(c Container, find func(what, remedy string)) {

@@ -17,7 +17,20 @@ func (e *Engine) Sidecars(ctx context.Context) ([]Sidecar, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sidecarsOf(all), nil
+	cars := sidecarsOf(all)
+	e.heedJoined(ctx, cars)
+	return cars, nil
+}
+
+// heedJoined asks what the volumes are of whoever is behind sidecars.
+func (e *Engine) heedJoined(ctx context.Context, cars []Sidecar) {
+	var joined []*Container
+	for _, car := range cars {
+		for i := range car.Joined {
+			joined = append(joined, &car.Joined[i])
+		}
+	}
+	e.heedVolumes(ctx, joined)
 }
 
 // running inspects every container that runs, paused or not. Podman's ps leaves out
@@ -85,7 +98,9 @@ func (e *Engine) Lookup(ctx context.Context, name string) (Sidecar, error) {
 	if err != nil {
 		return Sidecar{}, err
 	}
-	return lookup(all, name)
+	car, err := lookup(all, name)
+	e.heedJoined(ctx, []Sidecar{car})
+	return car, err
 }
 
 // lookup is Lookup among all containers that run.

@@ -143,7 +143,7 @@ func (s Sidecar) Findings() []Finding {
 	var found []Finding
 	for _, c := range s.Joined {
 		attached := c.ID == s.Labels[labelAttached]
-		for _, f := range Findings(c, Look{Joined: !attached, NetRaw: !s.NoNetRaw(), Userns: s.Userns, State: s.state()}) {
+		for _, f := range Findings(c, Look{Joined: !attached, NetRaw: !s.NoNetRaw(), Userns: s.Userns, State: s.state(), Beside: s.Joined}) {
 			if !slices.Contains(s.Unsafe(), f.String()) {
 				found = append(found, f)
 			}

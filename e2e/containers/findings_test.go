@@ -16,10 +16,15 @@ func TestWhatWouldUndoTheGuardIsFound(t *testing.T) {
 		if e.name == "podman" {
 			unmask = "unmask=ALL"
 		}
+		volume, other := e.fresh(t), e.alone(t, "--ipc", "shareable")
+		e.do(t, "volume", "create", "--opt", "type=none", "--opt", "o=bind", "--opt", "device=/run", volume)
+		t.Cleanup(func() { e.try("volume", "rm", volume) })
 		for says, flags := range map[string][]string{
 			"may write to /proc/sys":        {"--security-opt", unmask},
 			"system calls are not filtered": {"--security-opt", "seccomp=unconfined"},
 			"devices that it makes itself":  {"--device-cgroup-rule", "b 7:* rwm"},
+			"/run is mounted at /host by":   {"--volume", volume + ":/host"},
+			"with others than this sandbox": {"--ipc", "container:" + other},
 		} {
 			box := e.alone(t, flags...)
 			e.exeat(t, "attach", box, "--allow", "pypi.test").want(t, 1, says)
