@@ -33,7 +33,9 @@ type Container struct {
 	Capabilities []string
 	Mounts       []Mount
 	Volumes      []Volume
-	Devices      []string
+	// Rootfs is a directory of the host's in an image's place, as it was written.
+	Rootfs  string
+	Devices []string
 	// DeviceRules are those of its device cgroup, beside its devices'.
 	DeviceRules []string
 	// Unmasked says that /proc/sys and its like are as the host has them.
@@ -135,6 +137,7 @@ func parseInspect(data []byte) ([]Container, error) {
 			Network: a.HostConfig.NetworkMode, PIDMode: a.HostConfig.PidMode, IPCMode: a.HostConfig.IpcMode,
 			Privileged: a.HostConfig.Privileged, Restart: a.HostConfig.RestartPolicy.Name,
 			DNS: a.HostConfig.DNS, Capabilities: capabilities(a),
+			Rootfs:      a.Rootfs,
 			DeviceRules: a.HostConfig.DeviceCgroupRules, Userns: a.HostConfig.UsernsMode,
 			Unmasked:   UnmaskedBy(a.HostConfig.SecurityOpt) || a.HostConfig.ReadonlyPaths != nil && len(*a.HostConfig.ReadonlyPaths) == 0,
 			Unfiltered: UnfilteredBy(a.HostConfig.SecurityOpt),
@@ -150,9 +153,6 @@ func parseInspect(data []byte) ([]Container, error) {
 			if m.Type == "volume" {
 				c.Volumes = append(c.Volumes, Volume{Name: m.Name, Destination: m.Destination})
 			}
-		}
-		if a.Rootfs != "" {
-			c.Mounts = append(c.Mounts, Mount{a.Rootfs, "/"})
 		}
 		for _, d := range a.HostConfig.Devices {
 			c.Devices = append(c.Devices, d.PathOnHost)

@@ -77,7 +77,7 @@ func Findings(c Container, look Look) []Finding {
 	if outside := c.Userns == "" || c.Userns == "host"; look.Joined && outside && c.Userns != look.Userns && (c.Userns == "host" || look.Userns != "host") {
 		find(fmt.Sprintf("its user namespace (%q) is outside of the sidecar's (%q), whose rules its root can remove", c.Userns, look.Userns), "start both with the same --userns")
 	}
-	for _, m := range slices.Concat(c.Mounts, volumeMounts(c, find)) {
+	for _, m := range slices.Concat(c.Mounts, rootMounts(c, find), volumeMounts(c, find)) {
 		if look.State != "" && m.Source == look.State {
 			find("the sidecar's state is mounted at "+m.Destination+", where what is in force after a restart can be written", "start it without that volume (--volumes-from?)")
 		}
@@ -101,6 +101,18 @@ func (l Look) sharesIPC(c Container) bool {
 		return strings.HasPrefix(c.IPCMode, "ns:")
 	}
 	return !slices.ContainsFunc(l.Beside, func(b Container) bool { return means(b, other) })
+}
+
+// rootMounts gives a root directory of the host's as a mount.
+func rootMounts(c Container, find func(what, remedy string)) []Mount {
+	switch {
+	case c.Rootfs == "":
+		return nil
+	case !path.IsAbs(c.Rootfs): // Podman keeps it as it was written
+		find(fmt.Sprintf("its root directory %q (--rootfs) is relative, so that where it lies is not known", c.Rootfs), "start it with --rootfs and an absolute path")
+		return nil
+	}
+	return []Mount{{c.Rootfs, "/"}}
 }
 
 // volumeMounts gives the directories of the host's that a container's volumes are,

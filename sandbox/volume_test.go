@@ -112,13 +112,13 @@ func TestOneVolumeThatIsGoneHidesNoOther(t *testing.T) {
 
 // TestARootDirectoryIsAMount: --rootfs takes a directory in an image's place.
 func TestARootDirectoryIsAMount(t *testing.T) {
-	for rootfs, says := range map[string]string{"/": "whole file system", "/run": "which holds /run/", "/srv/debian": "", "": ""} {
+	for rootfs, says := range map[string]string{"/": "whole file system", "/run": "which holds /run/", "/srv/../run": "which holds /run/", ".": "absolute path", "/srv/debian": "", "": ""} {
 		found, err := parseInspect([]byte(`[{"Id":"c1","Name":"c1","Rootfs":"` + rootfs + `","HostConfig":{"NetworkMode":"bridge"},"BoundingCaps":["CAP_CHOWN"]}]`))
 		if err != nil {
 			t.Fatal(err)
 		}
 		findings := Findings(found[0], Look{})
-		if (says == "") != (len(findings) == 0) || says != "" && !strings.Contains(findings[0].What, says) {
+		if (says == "") != (len(findings) == 0) || says != "" && !strings.Contains(findings[0].String(), says) {
 			t.Errorf("%q: %v, want %q", rootfs, findings, says)
 		}
 	}
