@@ -4,6 +4,9 @@ package containers
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -29,6 +32,13 @@ func TestWhatWouldUndoTheGuardIsFound(t *testing.T) {
 			box := e.alone(t, flags...)
 			e.exeat(t, "attach", box, "--allow", "pypi.test").want(t, 1, says)
 		}
+		if e.name == "podman" {
+			rootfs := "/run/user/" + e.fresh(t)
+			unpackSleep(t, rootfs)
+			box := e.fresh(t)
+			e.do(t, "run", "--detach", "--name", box, "--rootfs", rootfs, "/usr/bin/sleep", "1000")
+			e.exeat(t, "attach", box, "--allow", "pypi.test").want(t, 1, rootfs+" is mounted at /, through which")
+		}
 		name, box := e.up(t, "--allow", "pypi.test")
 		r := e.exeat(t, "ps").want(t, 0)
 		if strings.Contains(r.stderr, name) {
@@ -40,6 +50,20 @@ func TestWhatWouldUndoTheGuardIsFound(t *testing.T) {
 			t.Errorf("a sandbox that has the sidecar's state: %q", r.stderr)
 		}
 	})
+}
+
+// unpackSleep makes a root directory in which sleep runs, and removes it at the end.
+func unpackSleep(t *testing.T, dir string) {
+	t.Helper()
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	tar := exec.Command("tar", "-xf", filepath.Join(scratch, "debian.tar"), "-C", dir, "--wildcards", "./bin", "./lib", "./lib64",
+		"./usr/bin/sleep", "./usr/*/ld-linux*", "./usr/lib/*/libc.so.6")
+	if out, err := tar.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
 }
 
 // Docker heeds an added capability over a dropped one, which is why a service that
