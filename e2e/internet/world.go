@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
@@ -190,10 +191,13 @@ func (w *World) serveTCP(ctx context.Context, port string, handle func(net.Conn)
 		defer live.Wait()
 		for {
 			conn, err := ln.Accept()
-			if errors.Is(err, net.ErrClosed) {
+			switch {
+			case errors.Is(err, net.ErrClosed):
 				return nil
-			}
-			if err != nil {
+			case errors.Is(err, syscall.EMFILE):
+				time.Sleep(10 * time.Millisecond) // until clients that were cut are given up
+				continue
+			case err != nil:
 				return err
 			}
 			stopped := context.AfterFunc(ctx, func() { closeQuietly(conn) })
