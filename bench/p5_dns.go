@@ -23,7 +23,8 @@ func questions(l *lab) (section, error) {
 		s.notes = append(s.notes, p.name+": "+p.version)
 	}
 	cost := map[string]figure{} // by resolver and kind
-	for _, kind := range []string{askHit, askMiss, askDenied} {
+	// Names never asked before come last: for ten seconds they fill the log's memory of what repeats.
+	for _, kind := range []string{askHit, askDenied, askMiss} {
 		n := l.size.questions
 		if kind == askMiss {
 			n /= 4
