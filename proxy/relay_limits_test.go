@@ -209,7 +209,9 @@ func heldBy(w *worker) (held int) {
 			continue
 		}
 		t.mu.Lock()
-		held += len(t.ways[clientEnd].rest) + len(t.ways[upstreamEnd].rest)
+		if !t.closed { // what is closed is the worker's alone
+			held += len(t.ways[clientEnd].rest) + len(t.ways[upstreamEnd].rest)
+		}
 		t.mu.Unlock()
 	}
 	return held
